@@ -1,0 +1,67 @@
+"""Files that are whole or absent: write beside, fsync, rename. And hashes of what lies on disk.
+
+In: paths and bytes. Out: files. Knows nothing of what is in them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[IO[Any]]:
+    """Open a binary file that appears at `path` only if the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(descriptor, "wb") as sink:
+            yield sink
+            sink.flush()
+            os.fsync(sink.fileno())
+        os.chmod(name, 0o666 & ~_umask())  # mkstemp's 0600 would hide the file from the user's group
+        os.replace(name, path)
+        _sync_folder(path.parent)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name)
+        raise
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a whole file or nothing."""
+    with atomic_file(path) as sink:
+        sink.write(content.encode() if isinstance(content, str) else content)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append one line durably; a reader may find the last line torn after a crash, never an earlier one."""
+    with open(path, "ab") as sink:
+        sink.write(line.encode() + b"\n")
+        sink.flush()
+        os.fsync(sink.fileno())
+
+
+def md5_of(path: Path) -> str:
+    """The md5 of a file's bytes: the hash that DVC gives it."""
+    with open(path, "rb") as source:
+        return hashlib.file_digest(source, "md5").hexdigest()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
