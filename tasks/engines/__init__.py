@@ -1,0 +1,100 @@
+"""Engines: whatever turns prompts into outputs, behind one protocol.
+
+In: requests in the order in which they are to be sent. Out: one `Output` or `Failure` per request, as they finish, and
+the `Figures` of the pass. An engine sorts nothing, and knows nothing of orders, trials or trackers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from orderproof.tasks.errors import OrderproofError
+
+
+class EngineError(OrderproofError):
+    """The engine could not start, refused its settings or died; the message says which, and what to do."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt as the engine takes it."""
+
+    number: int  # the answer comes back under it; unique within a pass
+    token_ids: Sequence[int]
+    sampling: Mapping[str, Any] | None = None  # overrides the pass's sampling, key by key
+
+
+@dataclass(frozen=True)
+class Output:
+    """What one request generated."""
+
+    number: int
+    token_ids: Sequence[int]
+    text: str
+    finish_reason: str  # vLLM's: stop | length | …
+    cached_tokens: int  # prompt tokens found in the prefix cache
+    scheduled_s: float  # the engine's monotonic clock when the scheduler first admitted it
+    at_s: float  # since the pass began
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A request that the engine refused; the others go on."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """What a started engine says of itself."""
+
+    load_s: float
+    versions: Mapping[str, str]
+    machine: Mapping[str, Any]
+    settings: Mapping[str, Any]  # max_model_len, max_num_seqs, mode, prefix_caching, …
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was measured of one pass. Times in seconds unless the name says otherwise."""
+
+    wall_s: float
+    step_ms: npt.NDArray[np.float32]  # [steps]
+    running: npt.NDArray[np.int32]  # [steps] sequences in the batch
+    waiting: npt.NDArray[np.int32]  # [steps]
+    preempted: int
+    prefix_queries: int
+    prefix_hits: int
+    steal: float = 0.0
+    accelerator: Mapping[str, float] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """What a trial and a batch need of an engine. Also a context manager: leaving it frees the accelerator."""
+
+    def __enter__(self) -> Engine: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    def probe(self, mib: int) -> float:
+        """Seconds to stream `mib` MiB through the engine machine's memory."""
+        ...
+
+    def run(
+        self, requests: Iterable[Request], sampling: Mapping[str, Any], sink: Callable[[Output | Failure], None]
+    ) -> Figures:
+        """Generate for every request in the given order; `sink` gets each answer as it finishes.
+
+        Raises:
+            EngineError: the engine died; answers that reached `sink` are whole and stay good.
+        """
+        ...

@@ -1,0 +1,237 @@
+"""The parent's side of vLLM: starts worker.py as a child process and speaks JSON lines with it.
+
+In: a job's `EngineSpec`, model folder and sampling. Out: an `Engine`. Frees the accelerator's memory by ending the child;
+a child that dies is an `EngineError` and never the end of this process. Knows nothing of orders or trials.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orderproof.tasks.engines import EngineError, EngineInfo, Failure, Figures, Output, Request
+from orderproof.tasks.jobs import EngineSpec
+
+QUEUED_BATCHES = 2  # batches in flight: as many steps and the same outputs as with an endless queue (tried)
+SILENCE_LIMIT_S = 600.0  # a worker that steps says so every few seconds
+# The worker's source travels as the first line of standard input, so that it needs no file where the child runs
+# (a container, another host).
+BOOTSTRAP = "import sys,json;exec(compile(json.loads(sys.stdin.buffer.readline()),'worker.py','exec'))"
+WORKER = Path(__file__).with_name("worker.py")
+QUIET = {
+    "DO_NOT_TRACK": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+class VllmEngine:
+    """A vLLM engine in a child process."""
+
+    def __init__(self, spec: EngineSpec, model: Path, sampling: Mapping[str, Any], log: Path) -> None:
+        """Nothing starts yet. `log` receives all that vLLM prints.
+
+        Raises:
+            EngineError: the model's folder is missing (vLLM would look for a repository of that name for 20 s).
+        """
+        if not (model / "config.json").is_file():
+            raise EngineError(f"{model} is not a model's folder: it has no config.json. "
+                              f"Make or download the model there, or correct `model` in params.yaml")  # fmt: skip
+        self.spec, self.model, self.sampling, self.log = spec, model, dict(sampling), log
+        self._info: EngineInfo | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue(4096)
+
+    @property
+    def info(self) -> EngineInfo:
+        if self._info is None:
+            raise EngineError("the engine was not started")
+        return self._info
+
+    @property
+    def pid(self) -> int:
+        """The child's process id, which is also its process group's."""
+        assert self._child is not None
+        return self._child.pid
+
+    def __enter__(self) -> VllmEngine:
+        self._start()
+        try:
+            args = {"model": str(self.model), **self.spec.args, "trust_remote_code": False}
+            self._send({"op": "load", "args": args, "sampling": self.sampling})
+            event = self._next(self.spec.start_timeout_s)
+            self._info = EngineInfo(event["load_s"], event["versions"], event["machine"], event["settings"])
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the child and everything that it started."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            child.stdin and child.stdin.close()
+        child.wait()
+
+    def probe(self, mib: int) -> float:
+        self._send({"op": "probe", "mib": mib})
+        return float(self._next(SILENCE_LIMIT_S)["seconds"])
+
+    def run(
+        self, requests: Iterable[Request], sampling: Mapping[str, Any], sink: Callable[[Output | Failure], None]
+    ) -> Figures:
+        limit = QUEUED_BATCHES * self.spec.max_num_seqs
+        self._send({"op": "pass", "sampling": dict(sampling), "queue": limit})
+        faults: list[BaseException] = []
+        feeder = threading.Thread(target=self._feed, args=(requests, faults), daemon=True)
+        feeder.start()
+        steps: list[dict[str, Any]] = []
+        while True:
+            event = self._next(SILENCE_LIMIT_S, faults)
+            kind = event["event"]
+            if kind == "output":
+                sink(_output(event))
+            elif kind == "failed":
+                sink(Failure(event["n"], event["error"]))
+            elif kind == "steps":
+                steps.append(event)
+            else:
+                feeder.join()
+                return _figures(event, steps)
+
+    def _start(self) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        started: queue.Queue[subprocess.Popen[bytes] | OSError] = queue.Queue()
+        # The kernel's "parent died" signal follows the thread that started the child, so that thread must live as long
+        # as the child does: the caller's may be a pool's.
+        threading.Thread(target=self._keep, args=(started,), daemon=True).start()
+        child = started.get()
+        if isinstance(child, OSError):
+            raise EngineError(f"engine.command {self.spec.command[0]!r} does not start: {child.strerror}")
+        self._child = child
+        threading.Thread(target=self._listen, args=(child,), daemon=True).start()
+        self._write(json.dumps(WORKER.read_text("utf-8")))
+
+    def _keep(self, started: queue.Queue[subprocess.Popen[bytes] | OSError]) -> None:
+        command = [*(self.spec.command or (sys.executable,)), "-u", "-c", BOOTSTRAP]
+        environment = {**os.environ, **QUIET, **self.spec.env}
+        if self.spec.in_process:
+            environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        pipe = subprocess.PIPE
+        try:
+            with open(self.log, "ab") as log:
+                child = subprocess.Popen(
+                    command, stdin=pipe, stdout=pipe, stderr=log, env=environment, start_new_session=True
+                )  # fmt: skip
+        except OSError as error:
+            started.put(error)
+            return
+        started.put(child)
+        child.wait()
+
+    def _listen(self, child: subprocess.Popen[bytes]) -> None:
+        assert child.stdout is not None
+        for line in child.stdout:
+            self._events.put(json.loads(line))
+        self._events.put(None)
+
+    def _send(self, command: dict[str, Any]) -> None:
+        self._write(json.dumps(command))
+
+    def _write(self, line: str) -> None:
+        child = self._child
+        if child is None or child.stdin is None:
+            raise EngineError("the engine is closed")
+        with contextlib.suppress(BrokenPipeError):  # the reading side tells why the child went
+            child.stdin.write(line.encode() + b"\n")
+            child.stdin.flush()
+
+    def _feed(self, requests: Iterable[Request], faults: list[BaseException]) -> None:
+        """Write requests as fast as the pipe takes them, which is as fast as the worker reads."""
+        try:
+            for request in requests:
+                line = {"op": "request", "n": request.number, "ids": list(request.token_ids)}
+                if request.sampling:
+                    line["sampling"] = dict(request.sampling)
+                self._send(line)
+        except BaseException as fault:  # handed to the thread that called run()
+            faults.append(fault)
+        finally:
+            with contextlib.suppress(EngineError, ValueError):
+                self._send({"op": "end"})
+
+    def _next(self, limit_s: float, faults: list[BaseException] | None = None) -> dict[str, Any]:
+        """The child's next event. Raises EngineError when it died, failed or fell silent."""
+        try:
+            event = self._events.get(timeout=limit_s)
+        except queue.Empty:
+            self.close()
+            raise EngineError(f"the engine gave no sign of life for {limit_s:.0f} s and was ended; its log is {self.log}") from None
+        if faults:
+            raise faults[0]
+        if event is None:
+            raise EngineError(self._obituary())
+        if event["event"] in ("load_failed", "died"):
+            raise EngineError(f"vLLM {'could not load the model' if event['event'] == 'load_failed' else 'failed'}: "
+                              f"{event['error']} (its log: {self.log})")  # fmt: skip
+        return event
+
+    def _obituary(self) -> str:
+        child = self._child
+        code = child.wait() if child else None
+        how = "ended" if code is None else f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        memory = "; SIGKILL often means that memory ran out" if code == -signal.SIGKILL else ""
+        return f"the engine's process {how}{memory}{_last_words(self.log)} (its log: {self.log})"
+
+
+def _last_words(log: Path) -> str:
+    """The last line of a log that says something."""
+    with contextlib.suppress(OSError):
+        lines = [line.strip() for line in log.read_bytes()[-20_000:].decode("utf-8", "replace").split("\n") if line.strip()]
+        if lines:
+            return f"; it last said: {lines[-1][:300]}"
+    return ""
+
+
+def _output(event: Mapping[str, Any]) -> Output:
+    return Output(
+        event["n"], event["ids"], event["text"], event["finish"], event["cached"], event["scheduled"], event["at_s"]
+    )  # fmt: skip
+
+
+def _figures(event: Mapping[str, Any], steps: list[dict[str, Any]]) -> Figures:
+    def joined(key: str, kind: type) -> Any:
+        return np.asarray([value for step in steps for value in step[key]], kind)
+
+    return Figures(
+        wall_s=event["wall_s"],
+        step_ms=joined("ms", np.float32),
+        running=joined("running", np.int32),
+        waiting=joined("waiting", np.int32),
+        preempted=event["preempted"],
+        prefix_queries=event["prefix_queries"],
+        prefix_hits=event["prefix_hits"],
+        steal=event["steal"],
+        accelerator=event["accelerator"],
+    )

@@ -1,0 +1,408 @@
+"""The engine's child process: drives vLLM step by step and speaks JSON lines.
+
+In: commands on standard input, one JSON object a line. Out: events on standard output, one JSON object a line.
+This one file imports the standard library and vLLM alone, so that it runs in any environment that has vLLM: the parent
+sends it as text to the interpreter that `engine.command` names. It knows nothing of jobs, orders, trials or trackers,
+sorts nothing, and answers under the numbers that the parent gave.
+
+Commands, in the order in which they may come:
+    {"op": "load", "args": {EngineArgs}, "sampling": {SamplingParams}}   → loaded | load_failed
+    {"op": "probe", "mib": 256}                          → probed
+    {"op": "pass", "sampling": {...}, "queue": 32}       → request lines follow, then "end"
+        {"op": "request", "n": 0, "ids": [token, ...], "sampling": {...} or null}
+        {"op": "end"}                                    → outputs and steps as they come, then pass_done
+    end of standard input                                → the process and all it started end at once
+Events: loaded, load_failed, probed, output, failed, steps, pass_done, died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import difflib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+
+STEPS_PER_EVENT = 256
+HEARTBEAT_S = 5.0
+READ_AHEAD_LINES = 64  # requests parsed ahead of the engine; the pipe holds back the rest
+
+
+def main() -> None:
+    out = _take_stdout()
+    die_with_parent()
+    commands: queue.Queue[dict] = queue.Queue(READ_AHEAD_LINES)
+    threading.Thread(target=_read_commands, args=(commands,), daemon=True).start()
+    session = Session(out)
+    while True:
+        session.handle(commands.get(), commands)
+
+
+def _take_stdout() -> object:
+    """Keep standard output for events alone: whatever vLLM or a library prints goes to standard error."""
+    events = os.fdopen(os.dup(1), "w", buffering=1 << 16, encoding="utf-8")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return events
+
+
+def die_with_parent() -> None:
+    """Ask the kernel for SIGKILL when the parent dies (Linux); end at once if it is dead already."""
+    parent = os.getppid()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        end_group(3)
+
+
+def end_group(code: int) -> None:
+    """End this process and every process that it started: a separate engine core would keep its memory otherwise."""
+    if os.getpgrp() == os.getpid():  # only where the parent gave this process a group of its own
+        os.killpg(0, signal.SIGKILL)
+    os._exit(code)
+
+
+def _read_commands(commands: queue.Queue) -> None:
+    for line in sys.stdin.buffer:
+        commands.put(json.loads(line))
+    end_group(3)
+
+
+class Session:
+    """One loaded engine and the passes that run on it."""
+
+    def __init__(self, out) -> None:
+        self.out = out
+        self.engine = None
+        self.stats: _StepStats | None = None
+        self.probe_buffers: list[tuple[object, object, int]] = []
+
+    def emit(self, event: str, **fields) -> None:
+        self.out.write(json.dumps({"event": event, **fields}, ensure_ascii=False))
+        self.out.write("\n")
+
+    def handle(self, command: dict, commands: queue.Queue) -> None:
+        operation = command["op"]
+        try:
+            if operation == "load":
+                self.load(command["args"], command["sampling"])
+            elif operation == "probe":
+                self.emit("probed", seconds=self.probe(command["mib"]))
+            elif operation == "pass":
+                self.run_pass(command, commands)
+        except Exception as error:
+            self.emit("load_failed" if operation == "load" else "died", error=_plain(error), kind=type(error).__name__)
+            self.out.flush()
+            import traceback
+
+            traceback.print_exc()
+            end_group(1)
+        self.out.flush()
+
+    def load(self, args: dict, sampling: dict) -> None:
+        """Check every name before the minutes that loading takes, then load."""
+        started = time.perf_counter()
+        _Sampler(sampling)
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        known = {field.name for field in dataclasses.fields(EngineArgs)}
+        for key in args:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1)
+                raise ValueError(f"engine.args.{key} is not one of vLLM's" + (f": did you mean {near[0]!r}?" if near else ""))
+        stats_class = _stats_class()
+        arguments = EngineArgs(**{**args, "disable_log_stats": False})
+        self.engine = LLMEngine.from_engine_args(arguments, stat_loggers=[stats_class])
+        self.stats = stats_class.current
+        self.emit("loaded", load_s=time.perf_counter() - started, **_describe(self.engine))
+
+    def probe(self, mib: int) -> float:
+        """Median seconds to stream `mib` MiB through memory, all allowed processors at once."""
+        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        share = (mib << 20) // threads
+        if not self.probe_buffers:
+            for _ in range(threads):
+                source, sink = (ctypes.create_string_buffer(share) for _ in range(2))
+                ctypes.memset(source, 1, share)
+                self.probe_buffers.append((sink, source, share))
+        times = []
+        for _ in range(7):
+            pool = [threading.Thread(target=ctypes.memmove, args=buffers) for buffers in self.probe_buffers]
+            started = time.perf_counter()
+            for thread in pool:
+                thread.start()
+            for thread in pool:
+                thread.join()
+            times.append(time.perf_counter() - started)
+        return sorted(times)[len(times) // 2]
+
+    def run_pass(self, command: dict, commands: queue.Queue) -> None:
+        """Feed a bounded queue in the given order and step until all is out."""
+        engine, limit = self.engine, command["queue"]
+        assert engine is not None
+        assert self.stats is not None
+        sampler = _Sampler(command["sampling"])
+        if engine.vllm_config.cache_config.enable_prefix_caching:
+            engine.reset_prefix_cache()
+        self.stats.clear()
+        steps = _StepLog(self)
+        first = _fill(commands, [], limit)  # the first batch must not depend on how fast the parent writes
+        steal, hardware = CpuSteal(), accelerator()
+        started = time.perf_counter()
+        ended = self._feed(first, sampler)
+        flying = engine.get_num_unfinished_requests()
+        while flying or not ended:
+            if not ended and flying < limit:
+                ended = self._feed(_take(commands, limit - flying, wait=not flying), sampler)
+                flying = engine.get_num_unfinished_requests()
+                if not flying:
+                    continue
+            before = time.perf_counter()
+            outputs = engine.step()
+            now = time.perf_counter()
+            steps.add(now - before, self.stats.running, self.stats.waiting, now)
+            flying -= self._emit_outputs(outputs, now - started)
+        wall_s = time.perf_counter() - started
+        steps.flush()
+        self.emit("pass_done", wall_s=wall_s, steal=steal.share(), accelerator={**hardware, **accelerator("after_")}, **self.stats.totals())
+        self.out.flush()
+        _give_memory_back()
+
+    def _feed(self, lines: list[dict], sampler: _Sampler) -> bool:
+        """Hand requests to the engine. A request that it refuses is answered as failed; the others go on."""
+        from vllm.exceptions import VLLMClientError
+
+        for line in lines:
+            if line["op"] == "end":
+                return True
+            prompt = {"type": "token", "prompt_token_ids": line["ids"]}
+            try:
+                self.engine.add_request(str(line["n"]), prompt, sampler.params(line.get("sampling")))
+            except (VLLMClientError, ValueError, TypeError) as error:
+                self.emit("failed", n=line["n"], error=_plain(error))
+        return False
+
+    def _emit_outputs(self, outputs: list, at_s: float) -> int:
+        done = 0
+        for output in outputs:
+            if not output.finished:
+                continue
+            done += 1
+            best = output.outputs[0]
+            self.emit(
+                "output",
+                n=int(output.request_id),
+                ids=list(best.token_ids),
+                text=best.text,
+                finish=best.finish_reason,
+                stop=best.stop_reason,
+                cached=output.num_cached_tokens or 0,
+                scheduled=output.metrics.scheduled_ts if output.metrics else 0.0,
+                at_s=round(at_s, 6),
+            )
+        if done:
+            self.out.flush()  # a finished request leaves this process at once: a kill loses none
+        return done
+
+
+class _Sampler:
+    """vLLM's SamplingParams from plain mappings, the usual case made once."""
+
+    def __init__(self, base: dict) -> None:
+        self.base = base
+        self.usual = self._make({})
+
+    def params(self, own: dict | None) -> object:
+        return self._make(own) if own else self.usual
+
+    def _make(self, own: dict) -> object:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+        fields = {**self.base, **own}
+        if isinstance(fields.get("structured_outputs"), dict):
+            fields["structured_outputs"] = StructuredOutputsParams(**fields["structured_outputs"])
+        for key in fields:
+            if key not in SamplingParams.__struct_fields__:
+                near = difflib.get_close_matches(key, SamplingParams.__struct_fields__, n=1)
+                raise ValueError(f"sampling.{key} is not one of vLLM's" + (f": did you mean {near[0]!r}?" if near else ""))
+        return SamplingParams(**fields, output_kind=RequestOutputKind.FINAL_ONLY)
+
+
+class _StepLog:
+    """Step times and batch sizes, sent in lots; a lot at least every few seconds is the sign of life."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.sent = time.perf_counter()
+        self.ms: list[float] = []
+        self.running: list[int] = []
+        self.waiting: list[int] = []
+
+    def add(self, seconds: float, running: int, waiting: int, now: float) -> None:
+        self.ms.append(round(seconds * 1000, 4))
+        self.running.append(running)
+        self.waiting.append(waiting)
+        if len(self.ms) >= STEPS_PER_EVENT or now - self.sent > HEARTBEAT_S:
+            self.flush()
+            self.sent = now
+
+    def flush(self) -> None:
+        if self.ms:
+            self.session.emit("steps", ms=self.ms, running=self.running, waiting=self.waiting)
+            self.session.out.flush()
+            self.ms, self.running, self.waiting = [], [], []
+
+
+def _fill(commands: queue.Queue, lines: list[dict], limit: int) -> list[dict]:
+    while len(lines) < limit and not (lines and lines[-1]["op"] == "end"):
+        lines.append(commands.get())
+    return lines
+
+
+def _take(commands: queue.Queue, most: int, wait: bool) -> list[dict]:
+    """Up to `most` lines that are there already; waits for one if the engine would idle otherwise."""
+    lines: list[dict] = []
+    with contextlib.suppress(queue.Empty):
+        while len(lines) < most and not (lines and lines[-1]["op"] == "end"):
+            lines.append(commands.get(block=wait and not lines))
+    return lines
+
+
+class _StepStats:
+    """What vLLM's scheduler said of the newest step, and its sums over a pass."""
+
+    def clear(self) -> None:
+        self.running = self.waiting = 0
+        self.preempted = self.prefix_queries = self.prefix_hits = 0
+
+    def totals(self) -> dict:
+        return {"preempted": self.preempted, "prefix_queries": self.prefix_queries, "prefix_hits": self.prefix_hits}
+
+
+def _stats_class() -> type:
+    from vllm.v1.metrics.loggers import StatLoggerBase
+
+    class StepStats(_StepStats, StatLoggerBase):
+        current: _StepStats
+
+        def __init__(self, vllm_config, engine_index: int = 0) -> None:
+            self.clear()
+            StepStats.current = self
+
+        def record(self, scheduler_stats, iteration_stats, mm_cache_stats=None, engine_idx: int = 0, **_) -> None:
+            if scheduler_stats is not None:
+                self.running = scheduler_stats.num_running_reqs
+                self.waiting = scheduler_stats.num_waiting_reqs
+                prefix = scheduler_stats.prefix_cache_stats
+                if prefix is not None:
+                    self.prefix_queries += prefix.queries
+                    self.prefix_hits += prefix.hits
+            if iteration_stats is not None:
+                self.preempted += iteration_stats.num_preempted_reqs
+
+        def log_engine_initialized(self) -> None:
+            pass
+
+    return StepStats
+
+
+def _describe(engine) -> dict:
+    """Versions, device and the settings that vLLM arrived at."""
+    import platform
+
+    import torch
+    import vllm
+    from vllm.platforms import current_platform
+
+    config = engine.vllm_config
+    blocks = config.cache_config.num_gpu_blocks or 0
+    return {
+        "versions": {"vllm": vllm.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "machine": {
+            "device": current_platform.get_device_name(0) if not current_platform.is_cpu() else _processor(),
+            "device_type": current_platform.device_type,
+            "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "system": platform.platform(),
+        },
+        "settings": {
+            "max_model_len": config.model_config.max_model_len,
+            "max_num_seqs": config.scheduler_config.max_num_seqs,
+            "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
+            "policy": str(config.scheduler_config.policy),
+            "dtype": str(config.model_config.dtype),
+            "mode": "eager" if config.model_config.enforce_eager else "compiled",
+            "prefix_caching": bool(config.cache_config.enable_prefix_caching),
+            "kv_cache_tokens": blocks * config.cache_config.block_size,
+            "in_process": os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0",
+        },
+    }
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as source:
+        for line in source:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return "CPU"
+
+
+class CpuSteal:
+    """Share of processor time that the host took since this was made; 0 where the system does not tell."""
+
+    def __init__(self) -> None:
+        self.before = self._read()
+
+    @staticmethod
+    def _read() -> tuple[int, int]:
+        with contextlib.suppress(OSError), open("/proc/stat") as source:
+            ticks = [int(word) for word in source.readline().split()[1:9]]
+            return ticks[7], sum(ticks)
+        return 0, 0
+
+    def share(self) -> float:
+        stolen, total = (now - then for now, then in zip(self._read(), self.before, strict=True))
+        return stolen / total if total else 0.0
+
+
+def accelerator(prefix: str = "") -> dict[str, float]:
+    """Clock, temperature and throttling of the NVIDIA devices, worst of all; empty where there are none."""
+    try:
+        from vllm.third_party import pynvml
+
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(k) for k in range(pynvml.nvmlDeviceGetCount())]
+        slow = pynvml.nvmlClocksThrottleReasonHwSlowdown | pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
+        readings = {
+            "sm_clock_mhz": min(pynvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_SM) for h in handles),
+            "temperature_c": max(pynvml.nvmlDeviceGetTemperature(h, pynvml.NVML_TEMPERATURE_GPU) for h in handles),
+            "throttled": max(bool(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(h) & slow) for h in handles),
+        }
+        return {prefix + key: float(value) for key, value in readings.items()}
+    except Exception:  # any fault of an optional library means: no reading
+        return {}
+
+
+def _give_memory_back() -> None:
+    """Return freed pages to the system: without it resident memory grows over thousands of requests."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _plain(error: BaseException) -> str:
+    """The error's own words on one line; of a chain, the first cause, which names what was wrong."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split())[:2000] or type(error).__name__
+
+
+if __name__ == "__main__":
+    main()

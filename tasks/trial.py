@@ -1,0 +1,238 @@
+"""Blocks of paired passes → records.
+
+In: a `Plan` and a started `Engine`. Out: a `Trial` whose folder grows by one block at a time. Decides nothing: the coin
+and the seeds come from the plan, validity looks at the machine and never at a rate, and the verdict is judgement.py's.
+"""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from orderproof.tasks.engines import Engine, Failure, Figures, Output, Request
+from orderproof.tasks.evidence import TOKENS_SCHEMA, Pass, Trial, record, register
+from orderproof.tasks.jobs import Job, OrderSpec
+from orderproof.tasks.orders import Order, make_order
+from orderproof.tasks.plan import Plan
+from orderproof.tasks.scorers import score
+
+SERIES_POINTS = 100  # of a pass's step times, for its picture
+WARM_UP_BATCHES = 8
+BASELINE_PROBES = 5
+
+Progress = Callable[[str, int, int], None]  # (pass id, finished requests, all requests)
+
+
+def no_progress(pass_id: str, finished: int, requests: int) -> None:
+    """Tell nobody."""
+
+
+def reports_of(job: Job, placebo: bool) -> Path:
+    """Where a job's trials lie; placebos apart, out of reach of promotions and DVC."""
+    return job.root / "reports" / "placebo" / job.name if placebo else job.reports_dir
+
+
+def begin(plan: Plan, engine: Engine, progress: Progress = no_progress) -> Trial:
+    """Register the trial in a new folder, then warm the engine up with one discarded pass."""
+    probes = [engine.probe(plan.job.measure.validity.probe_mib) for _ in range(BASELINE_PROBES)]
+    manifest = plan.manifest(engine.info, statistics.median(probes))
+    trial = register(reports_of(plan.job, plan.placebo) / manifest.trial, manifest)
+    few = min(len(plan.prompts), WARM_UP_BATCHES * plan.job.engine.max_num_seqs)
+    shuffle = _shuffle(plan, manifest.coin_seed)
+    warm_up = Order(np.argsort(np.argsort(shuffle.permutation[:few])), "shuffled", {}, shuffle.seeds, plan.dataset_md5)
+    picked = np.sort(shuffle.permutation[:few])
+    timed, tokens = _run_pass(plan, engine, trial, (0, 0, 0), "warm-up", warm_up, picked, progress)
+    return record(trial, timed, tokens)
+
+
+def run_block(plan: Plan, engine: Engine, trial: Trial, number: int, progress: Progress = no_progress) -> Trial:
+    """One valid pass of every arm, side by side in time; a block with a bad pass is kept, discarded and repeated."""
+    for attempt in range(plan.job.measure.validity.repeats + 1):
+        trial = _attempt_block(plan, engine, trial, number, attempt, progress)
+        if trial.blocks() and trial.blocks()[-1].number == number:
+            break
+    return trial
+
+
+def _attempt_block(plan: Plan, engine: Engine, trial: Trial, number: int, attempt: int, progress: Progress) -> Trial:
+    everyone = np.arange(len(plan.prompts))
+    for turn, arm in enumerate(toss(plan.coin_seed, number, attempt, tuple(plan.orders))):
+        order = plan.orders[arm] or _shuffle(plan, plan.shuffle_seeds[number - 1])
+        timed, tokens = _run_pass(plan, engine, trial, (number, attempt, turn), arm, order, everyone, progress)
+        trial = record(trial, timed, tokens)
+    return trial
+
+
+def toss(coin_seed: int, block: int, attempt: int, arms: Sequence[str]) -> list[str]:
+    """The arms in a uniformly drawn order, independent for every block: a fixed order would read drift as gain."""
+    return [arms[k] for k in np.random.default_rng([coin_seed, block, attempt]).permutation(len(arms))]
+
+
+def _shuffle(plan: Plan, seed: int) -> Order:
+    return make_order(OrderSpec(method="shuffled", seed=seed), plan.prompts, plan.dataset_md5)
+
+
+def _run_pass(
+    plan: Plan,
+    engine: Engine,
+    trial: Trial,
+    place: tuple[int, int, int],
+    arm: str,
+    order: Order,
+    picked: np.ndarray,
+    progress: Progress,
+) -> tuple[Pass, pa.Table]:
+    """Time one pass of `order` over the picked prompts, with the probe before and after it."""
+    block, attempt, turn = place
+    pass_id = f"b{block:02d}{f'r{attempt}' if attempt else ''}-{arm}"
+    prompts, sampling, mib = plan.prompts, plan.job.sampling, plan.job.measure.validity.probe_mib
+    sent = picked[order.permutation]  # index among the measured prompts, in the order of sending
+    answers: list[Output | Failure] = []
+
+    def sink(answer: Output | Failure) -> None:
+        answers.append(answer)
+        progress(pass_id, len(answers), len(sent))
+
+    requests = [Request(k, prompts.token_ids(k), prompts.samplings[k]) for k in sent.tolist()]
+    started = datetime.datetime.now(datetime.UTC)
+    before = engine.probe(mib)
+    figures = engine.run(requests, sampling, sink)
+    after = engine.probe(mib)
+    tokens = _tokens_table(plan, sent, answers)
+    timed = _pass_record(trial, place, pass_id, arm, order, started, figures, tokens, (before, after))
+    asked = [_asked_tokens(plan, k) for k in sent.tolist()]
+    cut = _cut_short(tokens, asked)
+    reasons = _why_invalid(trial, timed, cut)
+    return timed.model_copy(update={"cut_short": cut, "invalid": reasons}), tokens
+
+
+def _tokens_table(plan: Plan, sent: np.ndarray, answers: Sequence[Output | Failure]) -> pa.Table:
+    """TOKENS_SCHEMA rows in the order of sending."""
+    by_number = {answer.number: answer for answer in answers}
+    outputs = [by_number.get(k) for k in sent.tolist()]
+    done = [answer if isinstance(answer, Output) else None for answer in outputs]
+    prompts, scorer = plan.prompts, plan.job.measure.scorer
+    lengths = np.diff(prompts.offsets)[sent]
+    references = [prompts.references[k] for k in sent.tolist()]
+    scores = [
+        score(scorer, answer.text, reference) if scorer and answer and reference is not None else None
+        for answer, reference in zip(done, references, strict=True)
+    ]
+    columns = [
+        [prompts.ids[k] for k in sent.tolist()],
+        list(range(len(sent))),
+        _admission(done),
+        lengths.tolist(),
+        [list(answer.token_ids) if answer else [] for answer in done],
+        [answer.finish_reason if answer else "failed" for answer in done],
+        [answer.text if answer else "" for answer in done],
+        scores,
+    ]
+    return pa.Table.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, TOKENS_SCHEMA, strict=True)],
+        schema=TOKENS_SCHEMA,
+    )
+
+
+def _admission(outputs: Sequence[Output | None]) -> list[int]:
+    """Each request's place in the scheduler's order of admission; -1 for one that never ran."""
+    clock = np.array([output.scheduled_s if output else np.inf for output in outputs])
+    rank = np.argsort(np.argsort(clock, kind="stable"), kind="stable")
+    return [int(place) if output else -1 for place, output in zip(rank, outputs, strict=True)]
+
+
+def _inversions(admitted: np.ndarray) -> int:
+    """Requests that were admitted before one sent earlier: an order that the scheduler undid."""
+    ran = admitted[admitted >= 0]
+    return int((ran < np.maximum.accumulate(ran)).sum()) if len(ran) else 0
+
+
+def _asked_tokens(plan: Plan, prompt: int) -> int | None:
+    """The most tokens that a prompt may generate; vLLM's default is 16."""
+    own = plan.prompts.samplings[prompt] or {}
+    return {"max_tokens": 16, **plan.job.sampling, **own}["max_tokens"]  # type: ignore[no-any-return]
+
+
+def _cut_short(tokens: pa.Table, asked: Sequence[int | None]) -> int:
+    """Requests that ended for length with fewer tokens than asked: vLLM lets the model's length cut them silently."""
+    rows = zip(tokens["finish_reason"].to_pylist(), tokens["token_ids"].to_pylist(), asked, strict=True)
+    return sum(1 for reason, ids, most in rows if reason == "length" and most is not None and len(ids) < most)
+
+
+def _pass_record(
+    trial: Trial,
+    place: tuple[int, int, int],
+    pass_id: str,
+    arm: str,
+    order: Order,
+    started: datetime.datetime,
+    figures: Figures,
+    tokens: pa.Table,
+    probes: tuple[float, float],
+) -> Pass:
+    finished = sum(reason != "failed" for reason in tokens["finish_reason"].to_pylist())
+    generated = sum(map(len, tokens["token_ids"].to_pylist()))
+    steps = figures.step_ms
+    return Pass(
+        pass_id=pass_id,
+        block=place[0],
+        attempt=place[1],
+        arm=arm,
+        turn=place[2],
+        seed=order.seeds.get("shuffle", order.seeds.get("seed")) if order.method == "shuffled" else None,
+        order_sha256=order.sha256,
+        manifest_sha256=trial.manifest.sha256,
+        started_utc=started.isoformat(timespec="seconds"),
+        wall_s=figures.wall_s,
+        requests=finished,
+        prompt_tokens=int(np.sum(tokens["prompt_tokens"].to_numpy())),
+        output_tokens=generated,
+        throughput_req_s=finished / figures.wall_s,
+        throughput_tok_s=generated / figures.wall_s,
+        steps=len(steps),
+        time_per_batch_ms=float(np.median(steps)) if len(steps) else 0.0,
+        time_per_batch_p95_ms=float(np.percentile(steps, 95)) if len(steps) else 0.0,
+        running_mean=float(figures.running.mean()) if len(steps) else 0.0,
+        preempted=figures.preempted,
+        admission_inversions=_inversions(tokens["admitted"].to_numpy()),
+        prefix_queries=figures.prefix_queries,
+        prefix_hits=figures.prefix_hits,
+        failed=len(tokens) - finished,
+        cut_short=0,
+        steal=figures.steal,
+        probe_before_s=probes[0],
+        probe_after_s=probes[1],
+        accelerator=dict(figures.accelerator),
+        step_ms_series=_series(steps),
+        running_series=_series(figures.running),
+    )
+
+
+def _series(values: np.ndarray) -> tuple[float, ...]:
+    """Medians of up to SERIES_POINTS equal runs."""
+    runs = np.array_split(values, min(SERIES_POINTS, len(values))) if len(values) else []
+    return tuple(round(float(np.median(run)), 3) for run in runs)
+
+
+def _why_invalid(trial: Trial, timed: Pass, cut_short: int) -> tuple[str, ...]:
+    """Reasons to discard a pass. None of them looks at its rate."""
+    limits = trial.manifest.validity
+    slowest = limits["probe_baseline_s"] * (1 + limits["probe_slowdown"])
+    checks = {
+        f"{timed.failed} requests failed": timed.failed > 0,
+        f"{cut_short} requests were cut short of the tokens asked by the model's length": cut_short > 0,
+        f"the host took {timed.steal:.1%} of the processors' time": timed.steal > limits["steal"],
+        f"memory was {timed.probe_before_s / limits['probe_baseline_s']:.2f} times slower than at the start, before the pass": (
+            timed.probe_before_s > slowest
+        ),
+        f"memory was {timed.probe_after_s / limits['probe_baseline_s']:.2f} times slower than at the start, after the pass": (
+            timed.probe_after_s > slowest
+        ),
+        "the accelerator throttled": bool(timed.accelerator.get("throttled") or timed.accelerator.get("after_throttled")),
+    }
+    return tuple(reason for reason, holds in checks.items() if holds)
