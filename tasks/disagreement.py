@@ -117,16 +117,34 @@ class Spread:
 
     @property
     def half_width_of_a_rate(self) -> float:
-        """The same for a share of prompts, never below what N prompts can tell.
+        """The same for a share of prompts."""
+        return self._half_width_of_a_rate(self.se)
+
+    def smallest_rate(self, tolerance: float, seen: float) -> float:
+        """The smallest true rate whose lower bound clears `tolerance` with 80 % power, where the rate `seen` was seen.
+
+        A higher rate has a larger SE: prompts are hit or not, one by one, which adds the binomial variance. So the rate
+        is the fixed point of tolerance + half-width + z₀.₈ · SE. One that hits whole batches needs to be higher.
+        """
+        rate, base = tolerance, self.se**2 - _binomial_variance(seen, self.prompts)
+        for _ in range(100):  # each step gains a digit or so
+            se = math.sqrt(max(self.se**2, base + _binomial_variance(rate, self.prompts)))
+            rate = min(1.0, tolerance + self._half_width_of_a_rate(se) + float(special.ndtri(POWER)) * se)
+        return rate
+
+    def _half_width_of_a_rate(self, se: float) -> float:
+        """Never below what N prompts can tell.
 
         With no difference at all the SE is 0, yet an event of probability 1 − 0.05^(1/N) stays unseen in N prompts one
         time in twenty: fewer than 299 prompts cannot exclude one point.
         """
-        return max(self.half_width, -math.expm1(math.log(1 - CONFIDENCE) / self.prompts))
+        unseen = -math.expm1(math.log(1 - CONFIDENCE) / self.prompts)
+        return max(float(special.stdtrit(self.degrees, CONFIDENCE)) * se, unseen)
 
-    def smallest_rate(self, tolerance: float) -> float:
-        """The smallest true rate whose lower bound clears `tolerance` with 80 % power."""
-        return tolerance + self.half_width_of_a_rate + float(special.ndtri(POWER)) * self.se
+
+def _binomial_variance(rate: float, prompts: int) -> float:
+    held = min(max(rate, 0.0), 1.0)
+    return held * (1 - held) / prompts
 
 
 def spread_of(values: Float64, runs: Int64, se_passes: float | None, passes: int) -> Spread | None:

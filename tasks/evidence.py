@@ -3,7 +3,8 @@
 In: a folder under reports/<job>/. Out: `Manifest`, `Pass`, `Block` and `Trial`, the values that a verdict rests on, and
 the only code that writes or reads those files. Knows nothing of engines, MLflow or DVC.
 
-The manifest is written and hashed before the first pass; every pass carries that hash, so a plan edited afterwards shows.
+The manifest is written and hashed before the first pass; every pass carries that hash, so that a plan edited afterwards
+shows.
 """
 
 from __future__ import annotations
@@ -151,15 +152,20 @@ class Trial:
         """Read a trial. Raises EvidenceError when a file is missing, torn, or not of this manifest."""
         try:
             manifest = Manifest.model_validate_json((folder / "manifest.json").read_bytes())
-            lines = [line for line in (folder / "passes.jsonl").read_text("utf-8").split("\n") if line]
+            # Only whole lines are passes: a crash may tear the last one, and then that pass was not recorded.
+            lines = (folder / "passes.jsonl").read_text("utf-8").split("\n")[:-1]
             passes = tuple(Pass.model_validate_json(line) for line in lines)
         except FileNotFoundError as error:
-            raise EvidenceError(f"{folder}: {Path(error.filename).name} is missing, so this is not a whole trial") from None
+            raise EvidenceError(
+                f"{folder}: {Path(error.filename).name} is missing, so this is not a whole trial"
+            ) from None
         except ValueError as error:
             raise EvidenceError(f"{folder}: not readable as a trial: {error}") from None
         foreign = [p.pass_id for p in passes if p.manifest_sha256 != manifest.sha256]
         if foreign:
-            raise EvidenceError(f"{folder}: manifest.json was changed after passes were timed ({foreign[0]} has another hash)")
+            raise EvidenceError(
+                f"{folder}: manifest.json was changed after passes were timed ({foreign[0]} has another hash)"
+            )
         return cls(folder, manifest, passes)
 
     def block_attempts(self) -> dict[int, list[list[Pass]]]:
@@ -190,8 +196,17 @@ class Trial:
         return [p for p in self.passes if p.block and p.pass_id not in counted]
 
     def tokens(self, pass_id: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """What a pass generated, in the order in which it was sent (TOKENS_SCHEMA)."""
-        return pq.read_table(self.folder / "tokens" / f"{pass_id}.parquet", columns=columns)
+        """What a pass generated, in the order in which it was sent (TOKENS_SCHEMA).
+
+        Raises EvidenceError when its file is missing or not whole.
+        """
+        path = self.folder / "tokens" / f"{pass_id}.parquet"
+        try:
+            return pq.read_table(path, columns=columns)
+        except FileNotFoundError:
+            raise EvidenceError(f"{path} is missing, so nobody can tell what that pass generated") from None
+        except (OSError, pa.ArrowException) as error:
+            raise EvidenceError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
 
 
 def read_trials(reports: Path) -> list[Trial]:

@@ -26,7 +26,7 @@ def atomic_file(path: Path) -> Iterator[IO[Any]]:
             os.fsync(sink.fileno())
         os.chmod(name, 0o666 & ~_umask())  # mkstemp's 0600 would hide the file from the user's group
         os.replace(name, path)
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
@@ -59,7 +59,7 @@ def _umask() -> int:
     return mask
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -3,9 +3,9 @@
 In: the path of a params.yaml. Out: frozen `Job` values, or a `JobError` that names the key, its place and the nearest
 right one. Knows nothing of engines, trackers or data; touches no file but params.yaml.
 
-params.yaml has three parts. `defaults` is merged under every job and `jobs.<name>` decides what is measured: both are
+params.yaml has four parts. `defaults` is merged under every job and `jobs.<name>` decides what is measured: both are
 DVC parameters of that job's stage. `reporting` (price, log_text, publish, …) decides only what is said about a
-measurement, so changing it measures nothing again.
+measurement, and `generate` how a batch behaves: changing them measures and generates nothing again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from ruamel.yaml.error import YAMLError
 from orderproof.tasks.errors import OrderproofError
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-RESERVED_NAMES = frozenset({"models", "placebo", "validation"})  # folders beside the jobs' own in data/ and reports/
+RESERVED_NAMES = frozenset({"models", "placebo", "validation", "generate"})  # folders beside the jobs' own
+BESIDE_THE_JOBS = ("reporting", "generate")  # top-level keys with `defaults` and a part for each job; never measured
 FEWEST_BLOCKS, MOST_BLOCKS = 5, 40  # at the last look: what the verdict's rule can use, known before anything is spent
 
 
@@ -107,6 +108,15 @@ class Reporting(_Strict):
     publish: Literal["none", "commit", "push"] = "none"
 
 
+class GenerateSpec(_Strict):
+    """How a batch behaves; nothing here changes an output."""
+
+    tolerated_failures: Annotated[float, Field(ge=0, le=1)] = (
+        0.0  # share of prompts; above it there is no outputs.parquet
+    )
+    when_running: Literal["wait", "refuse"] = "wait"  # what a run does while another one of the same job is at work
+
+
 class Job(_Strict):
     """One offline batch: prompts, model, engine, candidate order and how it is measured."""
 
@@ -122,6 +132,7 @@ class Job(_Strict):
     measure: MeasureSpec = MeasureSpec()
     outputs: Literal["proven", "not_worse"] = "not_worse"
     reporting: Reporting = Reporting()
+    generate: GenerateSpec = GenerateSpec()
 
     @property
     def prompts_path(self) -> Path:
@@ -153,13 +164,13 @@ def load_jobs(params: Path) -> dict[str, Job]:
         JobError: the file is missing, is not YAML, or holds an unknown key, a wrong type or an unusable name.
     """
     document = _read_yaml(params)
-    _refuse_unknown(document, ("defaults", "jobs", "reporting", "demo"), "")
+    _refuse_unknown(document, ("defaults", "jobs", *BESIDE_THE_JOBS, "demo"), "")
     jobs = document.get("jobs")
     if not isinstance(jobs, Mapping) or not jobs:
         raise JobError(f"{params}: `jobs` must map at least one name to a job")
     _mapping(params, "defaults", document.get("defaults"))
-    reporting = _mapping(params, "reporting", document.get("reporting"))
-    _refuse_unknown(reporting, ("defaults", *map(str, jobs)), "reporting.")
+    for part in BESIDE_THE_JOBS:
+        _refuse_unknown(_mapping(params, part, document.get(part)), ("defaults", *map(str, jobs)), f"{part}.")
     return {str(name): _build(params, str(name), document, body) for name, body in jobs.items()}
 
 
@@ -195,22 +206,30 @@ def _build(params: Path, name: str, document: Mapping[str, Any], body: Any) -> J
     if not isinstance(body, Mapping):
         raise JobError(f"{params}: jobs.{name} must be a mapping, not {body!r}")
     merged = _merge(document.get("defaults") or {}, body)
-    for key in ("name", "root", "reporting"):
+    for key in ("name", "root", *BESIDE_THE_JOBS):
         if key in merged:
             raise JobError(f"{params}: jobs.{name}.{key} is not a key of a job" + _hint_for(key, name))
-    reporting = document.get("reporting") or {}
-    shared, own = (_mapping(params, f"reporting.{key}", reporting.get(key)) for key in ("defaults", name))
-    said = _merge(shared, own)
+    beside = {part: _part_beside(params, part, document.get(part) or {}, name) for part in BESIDE_THE_JOBS}
     try:
-        job = Job.model_validate({**merged, "name": name, "root": params.resolve().parent, "reporting": said})
+        job = Job.model_validate({**merged, **beside, "name": name, "root": params.resolve().parent})
     except ValidationError as error:
         raise JobError("\n".join(_explain(params, name, detail) for detail in error.errors())) from None
     _check_engine(params, job)
     return job
 
 
+def _part_beside(params: Path, part: str, mapping: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """What `reporting` or `generate` holds for one job."""
+    shared, own = (_mapping(params, f"{part}.{key}", mapping.get(key)) for key in ("defaults", name))
+    return _merge(shared, own)
+
+
 def _hint_for(key: str, name: str) -> str:
-    return f": price, log_text and publish stand under reporting.{name}" if key == "reporting" else ""
+    stands = {
+        "reporting": "price, log_text and publish stand",
+        "generate": "tolerated_failures and when_running stand",
+    }
+    return f": {stands[key]} under {key}.{name}" if key in stands else ""
 
 
 def _check_engine(params: Path, job: Job) -> None:
@@ -252,10 +271,8 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def _explain(params: Path, name: str, detail: Any) -> str:
     """One line for one of pydantic's complaints, with the nearest right key for a wrong one."""
     path = [str(part) for part in detail["loc"]]
-    root = "" if path[:1] == ["reporting"] else f"jobs.{name}."
-    if path[:1] == ["reporting"]:
-        path = ["reporting", name, *path[1:]]
-    where = f"{params}: {root}{'.'.join(path)}"
+    path = [path[0], name, *path[1:]] if path[:1] and path[0] in BESIDE_THE_JOBS else ["jobs", name, *path]
+    where = f"{params}: {'.'.join(path)}"
     if detail["type"] == "extra_forbidden":
         known = _keys_beside(detail["loc"])
         return f"{where} is not a key{_nearest(path[-1], known) or '; known here: ' + ', '.join(known)}"
@@ -271,7 +288,7 @@ def _keys_beside(path: tuple[Any, ...]) -> list[str]:
         annotation = model.model_fields[str(part)].annotation
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             model = annotation
-    return [key for key in model.model_fields if key not in ("name", "root", "reporting")]
+    return [key for key in model.model_fields if key not in ("name", "root", *BESIDE_THE_JOBS)]
 
 
 def _refuse_unknown(mapping: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:

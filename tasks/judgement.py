@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
-from orderproof.tasks.evidence import CANDIDATE, CONTROL, SHUFFLED, Block, EvidenceError, Trial
-from orderproof.tasks.outputs import OutputChange, PassOutputs, compare
+from orderproof.tasks.divergence import first_divergence
+from orderproof.tasks.evidence import CANDIDATE, CONTROL, Block, EvidenceError, Trial
+from orderproof.tasks.outputs import OutputChange, PassOutputs, compare, rows_in_file_order
 from orderproof.tasks.verdict import Verdict, decide
 
 
@@ -47,36 +49,42 @@ def _spoilt_block(trial: Trial) -> str | None:
     return None
 
 
-def compare_outputs(trial: Trial, blocks: list[Block]) -> OutputChange | None:
-    """Disagreement of the counted passes' outputs; the floor is that of reshuffling."""
-    passes, position = pass_outputs(trial, blocks)
-    floor = SHUFFLED if SHUFFLED in trial.manifest.arms else CONTROL
-    # A fixed control agrees with itself as far as the engine does; what reshuffling changes is seen in the third arm.
-    compared = [
-        PassOutputs(p.pass_id, CONTROL if p.arm == floor else p.arm, p.digests, p.scores)
-        for p in passes
-        if p.arm in (floor, CANDIDATE)
-    ]
-    vacuous = float(trial.manifest.sampling.get("temperature", 1.0)) >= 1.0 and "seed" not in trial.manifest.sampling
-    return compare(compared, position, int(trial.manifest.engine["max_num_seqs"]), vacuous=vacuous)
+def compare_outputs(trial: Trial, blocks: list[Block]) -> OutputChange:
+    """Disagreement of the counted passes' outputs, and where they part."""
+    passes, ids, position = pass_outputs(trial, blocks)
+    sampling = trial.manifest.sampling
+    return compare(
+        passes,
+        position,
+        int(trial.manifest.engine["max_num_seqs"]),
+        # At vLLM's default temperature of 1 two passes differ wherever they may; a seed makes them comparable again.
+        vacuous=float(sampling.get("temperature", 1.0)) >= 1.0 and sampling.get("seed") is None,
+        first_divergence=first_divergence(
+            passes, ids, lambda pass_id: trial.tokens(pass_id, ["prompt_id", "token_ids"])
+        ),
+    )
 
 
-def pass_outputs(trial: Trial, blocks: list[Block]) -> tuple[list[PassOutputs], np.ndarray]:
-    """Digests of every counted pass, rows by prompt id, and each prompt's place in the candidate's order."""
-    ids: list[str] | None = None
-    position: np.ndarray | None = None
-    passes = []
-    for block in blocks:
-        for timed in block.passes.values():
-            table = trial.tokens(timed.pass_id, ["prompt_id", "token_ids", "score", "position"])
-            if ids is None:
-                ids = sorted(table["prompt_id"].to_pylist())
-            passes.append(PassOutputs.from_tokens(timed.pass_id, timed.arm, table, ids))
-            if timed.arm == CANDIDATE and position is None:
-                row = {prompt: place for place, prompt in enumerate(ids)}
-                position = np.empty(len(ids), np.int64)
-                for prompt, place in zip(table["prompt_id"].to_pylist(), table["position"].to_pylist(), strict=True):
-                    position[row[prompt]] = place
-    if position is None:
+def pass_outputs(trial: Trial, blocks: list[Block]) -> tuple[list[PassOutputs], list[str], NDArray[np.int64]]:
+    """Of every counted pass, in time order, what it generated.
+
+    Returns:
+        the passes' digests; the prompts' ids, one a row of a digest; int64[N], each prompt's place in the candidate's
+        order.
+
+    Raises:
+        EvidenceError: no block counts.
+    """
+    counted = {timed.pass_id for block in blocks for timed in block.passes.values()}
+    timed_passes = [timed for timed in trial.passes if timed.pass_id in counted]
+    if not timed_passes:
         raise EvidenceError(f"{trial.folder}: no block counts, so there is nothing to compare")
-    return passes, position
+    columns = ["prompt_id", "token_ids", "score", "position"]
+    ids = sorted(trial.tokens(timed_passes[0].pass_id, ["prompt_id"])["prompt_id"].to_pylist())
+    passes, position = [], np.arange(len(ids))
+    for timed in timed_passes:
+        table = trial.tokens(timed.pass_id, columns)
+        passes.append(PassOutputs.from_tokens(timed.pass_id, timed.arm, table, ids))
+        if timed.arm == CANDIDATE:
+            position = table["position"].to_numpy()[rows_in_file_order(timed.pass_id, table, ids)]
+    return passes, ids, position

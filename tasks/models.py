@@ -83,12 +83,12 @@ def read_model(folder: Path, shown_as: str) -> ModelFacts:
     # Multimodal models keep the language model's settings one level down, but its quantisation beside them.
     text = {**config, **(config.get("text_config") or {})}
     try:
-        fingerprint = _fingerprint(folder)
+        digest = fingerprint(folder)
     except OSError as error:  # a link into a cache that was emptied, a file of somebody else's
         raise ModelError(f"{error.filename} cannot be read ({error.strerror}): download the model again") from None
     return ModelFacts(
         path=shown_as,
-        fingerprint=fingerprint,
+        fingerprint=digest,
         architecture=", ".join(config.get("architectures") or [str(config.get("model_type", "unknown"))]),
         max_position_embeddings=_first(text, ("max_position_embeddings",)),
         moe=_moe(text),
@@ -146,7 +146,8 @@ def _bytes_per_expert(config: Mapping[str, Any]) -> int | None:
     return 3 * hidden * inner * width  # gate, up and down projections
 
 
-def _fingerprint(folder: Path) -> str:
+def fingerprint(folder: Path) -> str:
+    """sha256 of configuration, tokenizer, and names, sizes, heads and tails of the weight files. Raises OSError."""
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.suffix in (".json", ".jinja", ".model") and path.is_file():

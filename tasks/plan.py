@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import platform
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ NOISY_SD = 0.04  # of a block's log ratio: above it, ten blocks see only gains o
 RUN_BATCHES = 8  # length of the runs of neighbours in a sample, so that a run fills batches of its own
 PREFILL_TOKENS_PER_OUTPUT_TOKEN = 100  # above it decode, where an order saves, is a sliver of the job
 TOUCHED_BY_A_SORTED_BATCH = 0.999  # of the experts: above it there is nothing left to save
+SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 # Published for Qwen3-30B-A3B: a domain sends 68-80 % of its routing to its favourite quarter of the experts.
 FAVOURITE_SHARE, FAVOURITE_EXPERTS = 0.74, 0.25
 
@@ -82,7 +84,12 @@ class Plan:
             measured_sha256=_sha256("\n".join(self.prompts.ids)),
             prompt_tokens=int(self.prompts.offsets[-1]),
             model=self.model.as_dict(),
-            engine={"command": list(spec.command), "env": spec.env, "args": spec.args, **engine.settings},
+            engine={
+                "command": list(spec.command),
+                "env": _without_secrets(spec.env),
+                "args": spec.args,
+                **engine.settings,
+            },
             sampling=self.job.sampling,
             versions={**_versions(), **{f"engine_{name}": version for name, version in engine.versions.items()}},
             machine={**engine.machine, "load_s": round(engine.load_s, 2)},
@@ -163,24 +170,32 @@ def structural_refusal(
     """Why no order can help here, as far as that is certain without a prediction; None if it may."""
     batch = job.engine.max_num_seqs
     if model.moe is None:
-        return (f"{model.path} ({model.architecture}) is a dense model: every token reads all weights in any order, so "
-                "there is nothing to gain")  # fmt: skip
+        return (
+            f"{model.path} ({model.architecture}) is a dense model: every token reads all weights in any order, so "
+            "there is nothing to gain"
+        )
     if len(prompts) < 2:
         return "the job has a single prompt, which has only one order"
     if len(prompts) <= batch:
-        return (f"all {len(prompts)} prompts run at once in one batch of {batch}, so their order decides nothing; "
-                "sort only jobs of several batches")  # fmt: skip
+        return (
+            f"all {len(prompts)} prompts run at once in one batch of {batch}, so their order decides nothing; "
+            "sort only jobs of several batches"
+        )
     if model.moe.top_k >= model.moe.experts:
         return f"{model.path} sends every token to all of its {model.moe.experts} experts, so no order saves any"
     touched = touched_by_a_sorted_batch(model.moe, batch)
     if touched > TOUCHED_BY_A_SORTED_BATCH:
-        return (f"a batch of {batch} touches {touched:.2%} of the {model.moe.experts} experts even when sorted (top-"
-                f"{model.moe.top_k}, published concentration of a domain), so no order saves any")  # fmt: skip
+        return (
+            f"a batch of {batch} touches {touched:.2%} of the {model.moe.experts} experts even when sorted (top-"
+            f"{model.moe.top_k}, published concentration of a domain), so no order saves any"
+        )
     output_tokens = int(job.sampling.get("max_tokens") or 16)
     prompt_tokens = int(prompts.offsets[-1]) / len(prompts)
     if output_tokens < 2 or prompt_tokens / output_tokens > PREFILL_TOKENS_PER_OUTPUT_TOKEN:
-        return (f"the job is nearly all prefill: {prompt_tokens:.0f} prompt tokens for at most {output_tokens} generated, "
-                "and only decoding gains from an order")  # fmt: skip
+        return (
+            f"the job is nearly all prefill: {prompt_tokens:.0f} prompt tokens for at most {output_tokens} generated, "
+            "and only decoding gains from an order"
+        )
     if control and np.array_equal(control.permutation, candidate.permutation):
         return f"the candidate ({candidate.method}) is the order in which the job runs already"
     return None
@@ -230,10 +245,14 @@ def _control(current: Order, prompts: TokenizedPrompts, placebo: bool) -> tuple[
         return None, "shuffled afresh in every block: a placebo compares one shuffle with others"
     looks_shuffled, p = shuffle_like(current.permutation, prompts)
     if looks_shuffled:
-        return None, (f"shuffled afresh in every block: the job's current order ({current.method}) is like a shuffle "
-                      f"(permutation test on neighbours, p = {p:.3f})")  # fmt: skip
-    return current, (f"the job's current order ({current.method}), which groups similar prompts already (permutation "
-                     f"test on neighbours, p = {p:.3f}); shuffled is the third arm")  # fmt: skip
+        return None, (
+            f"shuffled afresh in every block: the job's current order ({current.method}) is like a shuffle "
+            f"(permutation test on neighbours, p = {p:.3f})"
+        )
+    return current, (
+        f"the job's current order ({current.method}), which groups similar prompts already (permutation "
+        f"test on neighbours, p = {p:.3f}); shuffled is the third arm"
+    )
 
 
 def _question(job: Job, model: ModelFacts, dataset_md5: str, chosen: Order, measured: Sequence[str]) -> str:
@@ -271,6 +290,11 @@ def _history_sd(job: Job, model: ModelFacts, history: Sequence[Trial]) -> float 
             squares += float(((ratios - ratios.mean()) ** 2).sum())
             freedom += len(ratios) - 1
     return float(np.sqrt(squares / freedom)) if freedom else None
+
+
+def _without_secrets(env: Mapping[str, str]) -> dict[str, str]:
+    """The manifest goes to trackers and remotes; a token must not."""
+    return {name: "(hidden)" if SECRET.search(name) else value for name, value in env.items()}
 
 
 def _versions() -> dict[str, str]:

@@ -88,7 +88,7 @@ def _run_pass(
     progress: Progress,
 ) -> tuple[Pass, pa.Table]:
     """Time one pass of `order` over the picked prompts, with the probe before and after it."""
-    block, attempt, turn = place
+    block, attempt, _ = place
     pass_id = f"b{block:02d}{f'r{attempt}' if attempt else ''}-{arm}"
     prompts, sampling, mib = plan.prompts, plan.job.sampling, plan.job.measure.validity.probe_mib
     sent = picked[order.permutation]  # index among the measured prompts, in the order of sending
@@ -227,12 +227,9 @@ def _why_invalid(trial: Trial, timed: Pass, cut_short: int) -> tuple[str, ...]:
         f"{timed.failed} requests failed": timed.failed > 0,
         f"{cut_short} requests were cut short of the tokens asked by the model's length": cut_short > 0,
         f"the host took {timed.steal:.1%} of the processors' time": timed.steal > limits["steal"],
-        f"memory was {timed.probe_before_s / limits['probe_baseline_s']:.2f} times slower than at the start, before the pass": (
-            timed.probe_before_s > slowest
-        ),
-        f"memory was {timed.probe_after_s / limits['probe_baseline_s']:.2f} times slower than at the start, after the pass": (
-            timed.probe_after_s > slowest
-        ),
-        "the accelerator throttled": bool(timed.accelerator.get("throttled") or timed.accelerator.get("after_throttled")),
+        "the accelerator throttled": any(timed.accelerator.get(key) for key in ("throttled", "after_throttled")),
     }
+    for when, probe_s in (("before", timed.probe_before_s), ("after", timed.probe_after_s)):
+        slower = probe_s / limits["probe_baseline_s"]
+        checks[f"memory was {slower:.2f} times slower {when} the pass than at the start"] = probe_s > slowest
     return tuple(reason for reason, holds in checks.items() if holds)

@@ -18,9 +18,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from orderproof.tasks.outputs import TOLERANCE, OutputChange, ScoreChange
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from scipy import special  # type: ignore[import-untyped]
+
+from orderproof.tasks.outputs import TOLERANCE, OutputChange, ScoreChange
 
 EXIT_CODES = {"promote": 0, "keep": 10, "inconclusive": 11, "refused": 12, "invalid": 13}
 

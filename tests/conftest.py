@@ -38,19 +38,39 @@ def models(tmp_path_factory: pytest.TempPathFactory, prompts_file: Path) -> dict
     folder = tmp_path_factory.mktemp("models")
     small = ("--steps", "2", "--hidden", "64", "--layers", "2", "--experts", "16", "--expert-size", "64")
     run_demo("train_model.py", prompts_file, "-o", folder / "moe", *small)
-    run_demo("train_model.py", prompts_file, "--dense", "-o", folder / "dense", "--steps", "2", "--hidden", "64", "--layers", "2")
+    run_demo(
+        "train_model.py",
+        prompts_file,
+        "--dense",
+        "-o",
+        folder / "dense",
+        "--steps",
+        "2",
+        "--hidden",
+        "64",
+        "--layers",
+        "2",
+    )
     return {"moe": folder / "moe", "dense": folder / "dense"}
 
 
 @pytest.fixture(scope="session")
 def engine_spec() -> EngineSpec:
     """A CPU engine that starts quickly."""
-    args = {"max_num_seqs": 8, "max_model_len": 256, "dtype": "bfloat16", "enforce_eager": True, "enable_prefix_caching": True}
+    args = {
+        "max_num_seqs": 8,
+        "max_model_len": 256,
+        "dtype": "bfloat16",
+        "enforce_eager": True,
+        "enable_prefix_caching": True,
+    }
     return EngineSpec(args=args, env={"VLLM_CPU_KVCACHE_SPACE": "1"})
 
 
 @pytest.fixture(scope="session")
-def engine(models: dict[str, Path], engine_spec: EngineSpec, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmEngine]:
+def engine(
+    models: dict[str, Path], engine_spec: EngineSpec, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[VllmEngine]:
     """One real vLLM for all tests that only generate."""
     log = tmp_path_factory.mktemp("engine") / "engine.log"
     with VllmEngine(engine_spec, models["moe"], GREEDY, log) as started:

@@ -61,8 +61,20 @@ class EngineInfo:
 
 
 @dataclass(frozen=True)
+class Steps:
+    """Some successive steps of the scheduler, as the engine tells of them while it runs."""
+
+    ms: npt.NDArray[np.float32]  # [steps]
+    running: npt.NDArray[np.int32]  # [steps] sequences in the batch
+    waiting: npt.NDArray[np.int32]  # [steps]
+
+
+@dataclass(frozen=True)
 class Figures:
-    """What was measured of one pass. Times in seconds unless the name says otherwise."""
+    """What was measured of one pass. Times in seconds unless the name says otherwise.
+
+    Where the steps were watched instead, the three arrays are empty.
+    """
 
     wall_s: float
     step_ms: npt.NDArray[np.float32]  # [steps]
@@ -90,9 +102,18 @@ class Engine(Protocol):
         ...
 
     def run(
-        self, requests: Iterable[Request], sampling: Mapping[str, Any], sink: Callable[[Output | Failure], None]
+        self,
+        requests: Iterable[Request],
+        sampling: Mapping[str, Any],
+        sink: Callable[[Output | Failure], None],
+        watch: Callable[[Steps], None] | None = None,
     ) -> Figures:
-        """Generate for every request in the given order; `sink` gets each answer as it finishes.
+        """Generate for every request in the given order.
+
+        Args:
+            sink: gets each answer as it finishes.
+            watch: gets the steps as they are told of, a few seconds late at most, and then nothing collects them: a
+                run of any length needs the same memory.
 
         Raises:
             EngineError: the engine died; answers that reached `sink` are whole and stay good.

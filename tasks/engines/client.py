@@ -1,7 +1,7 @@
 """The parent's side of vLLM: starts worker.py as a child process and speaks JSON lines with it.
 
-In: a job's `EngineSpec`, model folder and sampling. Out: an `Engine`. Frees the accelerator's memory by ending the child;
-a child that dies is an `EngineError` and never the end of this process. Knows nothing of orders or trials.
+In: a job's `EngineSpec`, model folder and sampling. Out: an `Engine`. Frees the accelerator's memory by ending the
+child; a child that dies is an `EngineError` and never the end of this process. Knows nothing of orders or trials.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from orderproof.tasks.engines import EngineError, EngineInfo, Failure, Figures, Output, Request
+from orderproof.tasks.engines import EngineError, EngineInfo, Failure, Figures, Output, Request, Steps
 from orderproof.tasks.jobs import EngineSpec
 
 QUEUED_BATCHES = 2  # batches in flight: as many steps and the same outputs as with an endless queue (tried)
@@ -49,8 +49,10 @@ class VllmEngine:
             EngineError: the model's folder is missing (vLLM would look for a repository of that name for 20 s).
         """
         if not (model / "config.json").is_file():
-            raise EngineError(f"{model} is not a model's folder: it has no config.json. "
-                              f"Make or download the model there, or correct `model` in params.yaml")  # fmt: skip
+            raise EngineError(
+                f"{model} is not a model's folder: it has no config.json. "
+                f"Make or download the model there, or correct `model` in params.yaml"
+            )
         self.spec, self.model, self.sampling, self.log = spec, model, dict(sampling), log
         self._info: EngineInfo | None = None
         self._child: subprocess.Popen[bytes] | None = None
@@ -99,14 +101,19 @@ class VllmEngine:
         return float(self._next(SILENCE_LIMIT_S)["seconds"])
 
     def run(
-        self, requests: Iterable[Request], sampling: Mapping[str, Any], sink: Callable[[Output | Failure], None]
+        self,
+        requests: Iterable[Request],
+        sampling: Mapping[str, Any],
+        sink: Callable[[Output | Failure], None],
+        watch: Callable[[Steps], None] | None = None,
     ) -> Figures:
         limit = QUEUED_BATCHES * self.spec.max_num_seqs
         self._send({"op": "pass", "sampling": dict(sampling), "queue": limit})
         faults: list[BaseException] = []
         feeder = threading.Thread(target=self._feed, args=(requests, faults), daemon=True)
         feeder.start()
-        steps: list[dict[str, Any]] = []
+        steps: list[Steps] = []
+        tell = watch or steps.append
         while True:
             event = self._next(SILENCE_LIMIT_S, faults)
             kind = event["event"]
@@ -115,7 +122,7 @@ class VllmEngine:
             elif kind == "failed":
                 sink(Failure(event["n"], event["error"]))
             elif kind == "steps":
-                steps.append(event)
+                tell(_steps(event))
             else:
                 feeder.join()
                 return _figures(event, steps)
@@ -143,7 +150,7 @@ class VllmEngine:
             with open(self.log, "ab") as log:
                 child = subprocess.Popen(
                     command, stdin=pipe, stdout=pipe, stderr=log, env=environment, start_new_session=True
-                )  # fmt: skip
+                )
         except OSError as error:
             started.put(error)
             return
@@ -187,20 +194,30 @@ class VllmEngine:
             event = self._events.get(timeout=limit_s)
         except queue.Empty:
             self.close()
-            raise EngineError(f"the engine gave no sign of life for {limit_s:.0f} s and was ended; its log is {self.log}") from None
+            raise EngineError(
+                f"the engine gave no sign of life for {limit_s:.0f} s and was ended; its log is {self.log}"
+            ) from None
         if faults:
             raise faults[0]
         if event is None:
             raise EngineError(self._obituary())
         if event["event"] in ("load_failed", "died"):
-            raise EngineError(f"vLLM {'could not load the model' if event['event'] == 'load_failed' else 'failed'}: "
-                              f"{event['error']} (its log: {self.log})")  # fmt: skip
+            raise EngineError(
+                f"vLLM {'could not load the model' if event['event'] == 'load_failed' else 'failed'}: "
+                f"{event['error']} (its log: {self.log})"
+            )
         return event
 
     def _obituary(self) -> str:
         child = self._child
         code = child.wait() if child else None
-        how = "ended" if code is None else f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        how = (
+            "ended"
+            if code is None
+            else f"was killed by {signal.Signals(-code).name}"
+            if code < 0
+            else f"ended with code {code}"
+        )
         memory = "; SIGKILL often means that memory ran out" if code == -signal.SIGKILL else ""
         return f"the engine's process {how}{memory}{_last_words(self.log)} (its log: {self.log})"
 
@@ -208,7 +225,9 @@ class VllmEngine:
 def _last_words(log: Path) -> str:
     """The last line of a log that says something."""
     with contextlib.suppress(OSError):
-        lines = [line.strip() for line in log.read_bytes()[-20_000:].decode("utf-8", "replace").split("\n") if line.strip()]
+        lines = [
+            line.strip() for line in log.read_bytes()[-20_000:].decode("utf-8", "replace").split("\n") if line.strip()
+        ]
         if lines:
             return f"; it last said: {lines[-1][:300]}"
     return ""
@@ -217,18 +236,23 @@ def _last_words(log: Path) -> str:
 def _output(event: Mapping[str, Any]) -> Output:
     return Output(
         event["n"], event["ids"], event["text"], event["finish"], event["cached"], event["scheduled"], event["at_s"]
-    )  # fmt: skip
+    )
 
 
-def _figures(event: Mapping[str, Any], steps: list[dict[str, Any]]) -> Figures:
-    def joined(key: str, kind: type) -> Any:
-        return np.asarray([value for step in steps for value in step[key]], kind)
+def _steps(event: Mapping[str, Any]) -> Steps:
+    return Steps(
+        np.asarray(event["ms"], np.float32),
+        np.asarray(event["running"], np.int32),
+        np.asarray(event["waiting"], np.int32),
+    )
 
+
+def _figures(event: Mapping[str, Any], lots: list[Steps]) -> Figures:
     return Figures(
         wall_s=event["wall_s"],
-        step_ms=joined("ms", np.float32),
-        running=joined("running", np.int32),
-        waiting=joined("waiting", np.int32),
+        step_ms=np.concatenate([np.empty(0, np.float32), *(steps.ms for steps in lots)]),
+        running=np.concatenate([np.empty(0, np.int32), *(steps.running for steps in lots)]),
+        waiting=np.concatenate([np.empty(0, np.int32), *(steps.waiting for steps in lots)]),
         preempted=event["preempted"],
         prefix_queries=event["prefix_queries"],
         prefix_hits=event["prefix_hits"],

@@ -28,6 +28,10 @@ import signal
 import sys
 import threading
 import time
+from typing import IO, Any
+
+Line = dict[str, Any]  # one command
+Commands = queue.Queue[Line]
 
 STEPS_PER_EVENT = 256
 HEARTBEAT_S = 5.0
@@ -37,14 +41,14 @@ READ_AHEAD_LINES = 64  # requests parsed ahead of the engine; the pipe holds bac
 def main() -> None:
     out = _take_stdout()
     die_with_parent()
-    commands: queue.Queue[dict] = queue.Queue(READ_AHEAD_LINES)
+    commands: Commands = queue.Queue(READ_AHEAD_LINES)
     threading.Thread(target=_read_commands, args=(commands,), daemon=True).start()
     session = Session(out)
     while True:
         session.handle(commands.get(), commands)
 
 
-def _take_stdout() -> object:
+def _take_stdout() -> IO[str]:
     """Keep standard output for events alone: whatever vLLM or a library prints goes to standard error."""
     events = os.fdopen(os.dup(1), "w", buffering=1 << 16, encoding="utf-8")
     os.dup2(2, 1)
@@ -68,7 +72,7 @@ def end_group(code: int) -> None:
     os._exit(code)
 
 
-def _read_commands(commands: queue.Queue) -> None:
+def _read_commands(commands: Commands) -> None:
     for line in sys.stdin.buffer:
         commands.put(json.loads(line))
     end_group(3)
@@ -77,17 +81,17 @@ def _read_commands(commands: queue.Queue) -> None:
 class Session:
     """One loaded engine and the passes that run on it."""
 
-    def __init__(self, out) -> None:
+    def __init__(self, out: IO[str]) -> None:
         self.out = out
-        self.engine = None
+        self.engine: Any = None  # vLLM's LLMEngine, once loaded
         self.stats: _StepStats | None = None
         self.probe_buffers: list[tuple[object, object, int]] = []
 
-    def emit(self, event: str, **fields) -> None:
+    def emit(self, event: str, **fields: Any) -> None:
         self.out.write(json.dumps({"event": event, **fields}, ensure_ascii=False))
         self.out.write("\n")
 
-    def handle(self, command: dict, commands: queue.Queue) -> None:
+    def handle(self, command: Line, commands: Commands) -> None:
         operation = command["op"]
         try:
             if operation == "load":
@@ -105,7 +109,7 @@ class Session:
             end_group(1)
         self.out.flush()
 
-    def load(self, args: dict, sampling: dict) -> None:
+    def load(self, args: Line, sampling: Line) -> None:
         """Check every name before the minutes that loading takes, then load."""
         started = time.perf_counter()
         _Sampler(sampling)
@@ -116,7 +120,9 @@ class Session:
         for key in args:
             if key not in known:
                 near = difflib.get_close_matches(key, known, n=1)
-                raise ValueError(f"engine.args.{key} is not one of vLLM's" + (f": did you mean {near[0]!r}?" if near else ""))
+                raise ValueError(
+                    f"engine.args.{key} is not one of vLLM's" + (f": did you mean {near[0]!r}?" if near else "")
+                )
         stats_class = _stats_class()
         arguments = EngineArgs(**{**args, "disable_log_stats": False})
         self.engine = LLMEngine.from_engine_args(arguments, stat_loggers=[stats_class])
@@ -143,10 +149,9 @@ class Session:
             times.append(time.perf_counter() - started)
         return sorted(times)[len(times) // 2]
 
-    def run_pass(self, command: dict, commands: queue.Queue) -> None:
+    def run_pass(self, command: Line, commands: Commands) -> None:
         """Feed a bounded queue in the given order and step until all is out."""
         engine, limit = self.engine, command["queue"]
-        assert engine is not None
         assert self.stats is not None
         sampler = _Sampler(command["sampling"])
         if engine.vllm_config.cache_config.enable_prefix_caching:
@@ -171,11 +176,17 @@ class Session:
             flying -= self._emit_outputs(outputs, now - started)
         wall_s = time.perf_counter() - started
         steps.flush()
-        self.emit("pass_done", wall_s=wall_s, steal=steal.share(), accelerator={**hardware, **accelerator("after_")}, **self.stats.totals())
+        self.emit(
+            "pass_done",
+            wall_s=wall_s,
+            steal=steal.share(),
+            accelerator={**hardware, **accelerator("after_")},
+            **self.stats.totals(),
+        )
         self.out.flush()
         _give_memory_back()
 
-    def _feed(self, lines: list[dict], sampler: _Sampler) -> bool:
+    def _feed(self, lines: list[Line], sampler: _Sampler) -> bool:
         """Hand requests to the engine. A request that it refuses is answered as failed; the others go on."""
         from vllm.exceptions import VLLMClientError
 
@@ -189,7 +200,7 @@ class Session:
                 self.emit("failed", n=line["n"], error=_plain(error))
         return False
 
-    def _emit_outputs(self, outputs: list, at_s: float) -> int:
+    def _emit_outputs(self, outputs: list[Any], at_s: float) -> int:
         done = 0
         for output in outputs:
             if not output.finished:
@@ -215,14 +226,14 @@ class Session:
 class _Sampler:
     """vLLM's SamplingParams from plain mappings, the usual case made once."""
 
-    def __init__(self, base: dict) -> None:
+    def __init__(self, base: Line) -> None:
         self.base = base
         self.usual = self._make({})
 
-    def params(self, own: dict | None) -> object:
+    def params(self, own: Line | None) -> object:
         return self._make(own) if own else self.usual
 
-    def _make(self, own: dict) -> object:
+    def _make(self, own: Line) -> object:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
@@ -232,7 +243,9 @@ class _Sampler:
         for key in fields:
             if key not in SamplingParams.__struct_fields__:
                 near = difflib.get_close_matches(key, SamplingParams.__struct_fields__, n=1)
-                raise ValueError(f"sampling.{key} is not one of vLLM's" + (f": did you mean {near[0]!r}?" if near else ""))
+                raise ValueError(
+                    f"sampling.{key} is not one of vLLM's" + (f": did you mean {near[0]!r}?" if near else "")
+                )
         return SamplingParams(**fields, output_kind=RequestOutputKind.FINAL_ONLY)
 
 
@@ -261,15 +274,15 @@ class _StepLog:
             self.ms, self.running, self.waiting = [], [], []
 
 
-def _fill(commands: queue.Queue, lines: list[dict], limit: int) -> list[dict]:
+def _fill(commands: Commands, lines: list[Line], limit: int) -> list[Line]:
     while len(lines) < limit and not (lines and lines[-1]["op"] == "end"):
         lines.append(commands.get())
     return lines
 
 
-def _take(commands: queue.Queue, most: int, wait: bool) -> list[dict]:
+def _take(commands: Commands, most: int, wait: bool) -> list[Line]:
     """Up to `most` lines that are there already; waits for one if the engine would idle otherwise."""
-    lines: list[dict] = []
+    lines: list[Line] = []
     with contextlib.suppress(queue.Empty):
         while len(lines) < most and not (lines and lines[-1]["op"] == "end"):
             lines.append(commands.get(block=wait and not lines))
@@ -283,21 +296,23 @@ class _StepStats:
         self.running = self.waiting = 0
         self.preempted = self.prefix_queries = self.prefix_hits = 0
 
-    def totals(self) -> dict:
+    def totals(self) -> dict[str, int]:
         return {"preempted": self.preempted, "prefix_queries": self.prefix_queries, "prefix_hits": self.prefix_hits}
 
 
-def _stats_class() -> type:
+def _stats_class() -> Any:
     from vllm.v1.metrics.loggers import StatLoggerBase
 
     class StepStats(_StepStats, StatLoggerBase):
         current: _StepStats
 
-        def __init__(self, vllm_config, engine_index: int = 0) -> None:
+        def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
             self.clear()
             StepStats.current = self
 
-        def record(self, scheduler_stats, iteration_stats, mm_cache_stats=None, engine_idx: int = 0, **_) -> None:
+        def record(
+            self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0, **_: Any
+        ) -> None:
             if scheduler_stats is not None:
                 self.running = scheduler_stats.num_running_reqs
                 self.waiting = scheduler_stats.num_waiting_reqs
@@ -314,7 +329,7 @@ def _stats_class() -> type:
     return StepStats
 
 
-def _describe(engine) -> dict:
+def _describe(engine: Any) -> dict[str, Any]:
     """Versions, device and the settings that vLLM arrived at."""
     import platform
 
@@ -376,8 +391,9 @@ class CpuSteal:
 def accelerator(prefix: str = "") -> dict[str, float]:
     """Clock, temperature and throttling of the NVIDIA devices, worst of all; empty where there are none."""
     try:
-        from vllm.third_party import pynvml
+        import vllm.third_party.pynvml
 
+        pynvml: Any = vllm.third_party.pynvml
         pynvml.nvmlInit()
         handles = [pynvml.nvmlDeviceGetHandleByIndex(k) for k in range(pynvml.nvmlDeviceGetCount())]
         slow = pynvml.nvmlClocksThrottleReasonHwSlowdown | pynvml.nvmlClocksThrottleReasonSwThermalSlowdown

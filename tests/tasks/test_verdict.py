@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
+from scipy import stats
+
 from orderproof.tasks.outputs import OutputChange, ScoreChange
 from orderproof.tasks.verdict import (
     EXIT_CODES,
@@ -22,8 +25,6 @@ from orderproof.tasks.verdict import (
     sign_flip_p,
     t_critical,
 )
-from pydantic import ValidationError
-from scipy import stats
 
 SHORT = Rule()
 LONG = Rule(looks=(10, 20, 40))

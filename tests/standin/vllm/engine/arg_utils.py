@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass
+class EngineArgs:
+    model: str = ""
+    max_num_seqs: int = 8
+    max_model_len: int = 64
+    dtype: str = "none"
+    trust_remote_code: bool = False
+    disable_log_stats: bool = False
+    enable_prefix_caching: bool = False
+    enforce_eager: bool = False

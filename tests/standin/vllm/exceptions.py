@@ -1,0 +1,2 @@
+class VLLMClientError(Exception):
+    pass

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+import enum
+
+
+class RequestOutputKind(enum.Enum):
+    FINAL_ONLY = 2
+
+
+class StructuredOutputsParams:
+    def __init__(self, **fields: object) -> None:
+        self.fields = fields
+
+
+class SamplingParams:
+    __struct_fields__ = ("temperature", "max_tokens", "ignore_eos", "seed", "stop", "structured_outputs", "output_kind")
+
+    def __init__(self, **fields: object) -> None:
+        self.max_tokens = fields.get("max_tokens", 16)

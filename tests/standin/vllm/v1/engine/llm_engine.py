@@ -1,0 +1,75 @@
+"""A scheduler without a model: first come, first served, one token per sequence and step."""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections import deque
+from types import SimpleNamespace
+
+from ...engine.arg_utils import EngineArgs
+from ...exceptions import VLLMClientError
+
+
+def generated(prompt: list[int], max_tokens: int | None, max_model_len: int) -> list[int]:
+    """What a prompt generates: as many tokens as are asked and fit, from a checksum of the prompt's."""
+    room = max_model_len - len(prompt)
+    seed = zlib.crc32(b",".join(b"%d" % token for token in prompt))
+    return [(seed >> (k % 24)) % 997 for k in range(room if max_tokens is None else min(room, max_tokens))]
+
+
+class LLMEngine:
+    def __init__(self, args: EngineArgs, stats: object) -> None:
+        self.args, self.stats = args, stats
+        self.step_s = float(os.environ.get("STANDIN_STEP_MS", "0")) / 1000
+        self.waiting: deque = deque()
+        self.running: list = []
+        self.vllm_config = SimpleNamespace(
+            cache_config=SimpleNamespace(num_gpu_blocks=1, block_size=16, enable_prefix_caching=False),
+            model_config=SimpleNamespace(max_model_len=args.max_model_len, dtype=args.dtype, enforce_eager=True),
+            scheduler_config=SimpleNamespace(
+                max_num_seqs=args.max_num_seqs, max_num_batched_tokens=args.max_model_len, policy="fcfs"
+            ),
+        )
+
+    @classmethod
+    def from_engine_args(cls, args: EngineArgs, stat_loggers: list) -> LLMEngine:
+        return cls(args, stat_loggers[0](None))
+
+    def add_request(self, request_id: str, prompt: dict, params: object) -> None:
+        ids = prompt["prompt_token_ids"]
+        if not 0 < len(ids) < self.args.max_model_len:
+            raise VLLMClientError(f"a prompt of {len(ids)} tokens does not fit into {self.args.max_model_len}")
+        self.waiting.append([request_id, generated(ids, params.max_tokens, self.args.max_model_len), 0, 0.0])
+
+    def get_num_unfinished_requests(self) -> int:
+        return len(self.waiting) + len(self.running)
+
+    def step(self) -> list:
+        while self.waiting and len(self.running) < self.args.max_num_seqs:
+            request = self.waiting.popleft()
+            request[3] = time.monotonic()
+            self.running.append(request)
+        if self.step_s:
+            time.sleep(self.step_s)
+        for request in self.running:
+            request[2] += 1
+        self.stats.record(
+            SimpleNamespace(
+                num_running_reqs=len(self.running), num_waiting_reqs=len(self.waiting), prefix_cache_stats=None
+            ),
+            None,
+        )
+        finished = [request for request in self.running if request[2] >= len(request[1])]
+        self.running = [request for request in self.running if request[2] < len(request[1])]
+        return [_answer(*request) for request in finished]
+
+
+def _answer(request_id: str, tokens: list[int], _: int, scheduled: float) -> SimpleNamespace:
+    text = " ".join(map(str, tokens))
+    output = SimpleNamespace(token_ids=tokens, text=text, finish_reason="length", stop_reason=None)
+    metrics = SimpleNamespace(scheduled_ts=scheduled)
+    return SimpleNamespace(
+        finished=True, request_id=request_id, outputs=[output], num_cached_tokens=0, metrics=metrics
+    )

@@ -1,0 +1,366 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+
+from orderproof.tasks import jobs, verdict
+from orderproof.tasks.jobs import Job, JobError, load_job, load_jobs
+from orderproof.tasks.verdict import Rule
+
+ROOT = Path(__file__).parents[2]
+JOB = {"prompts": "p.jsonl", "model": "m", "engine": {"args": {"max_num_seqs": 16}}}
+
+
+def written(folder: Path, document: Any) -> Path:
+    path = folder / "params.yaml"
+    if isinstance(document, str):
+        path.write_text(document, "utf-8")
+    else:
+        YAML(typ="safe", pure=True).dump(document, path)
+    return path
+
+
+def one(folder: Path, name: str = "it", **changes: Any) -> Job:
+    """A job with some of its keys replaced."""
+    return load_job(written(folder, {"jobs": {name: {**JOB, **changes}}}), name)
+
+
+def refusal(folder: Path, document: Any) -> str:
+    with pytest.raises(JobError) as refused:
+        load_jobs(written(folder, document))
+    return str(refused.value)
+
+
+def refusal_of(folder: Path, **changes: Any) -> str:
+    return refusal(folder, {"jobs": {"it": {**JOB, **changes}}})
+
+
+def engine(**changes: Any) -> dict[str, Any]:
+    return {"engine": {"args": {"max_num_seqs": 16}, **changes}}
+
+
+# -- what is read ------------------------------------------------------------------------------------------------------
+
+
+def test_the_projects_own_configuration_is_read() -> None:
+    read = load_jobs(ROOT / "params.yaml")
+    assert set(read) == {"six-domains", "one-domain", "dense"}
+
+
+def test_what_a_job_leaves_out_has_the_documented_default(tmp_path: Path) -> None:
+    job = one(tmp_path)
+    assert (job.order.method, job.order.window, job.outputs) == ("cluster", None, "not_worse")
+    assert (job.measure.looks, job.measure.alpha, job.measure.margin, job.measure.worthwhile) == (
+        None,
+        0.025,
+        0.01,
+        0.03,
+    )
+    assert (job.reporting.publish, job.reporting.log_text) == ("none", False)
+    assert (job.engine.command, job.engine.max_num_seqs) == ((), 16)
+
+
+def test_relative_paths_start_at_the_folder_of_the_file(tmp_path: Path) -> None:
+    job = one(tmp_path, prompts="in/p.jsonl", model="/models/m")
+    assert job.prompts_path == tmp_path / "in" / "p.jsonl"
+    assert job.model_path == job.tokenizer_path == Path("/models/m")
+    assert job.data_dir == tmp_path / "data" / "it"
+    assert job.reports_dir == tmp_path / "reports" / "it"
+
+
+def test_a_tokenizer_of_its_own_is_taken(tmp_path: Path) -> None:
+    assert one(tmp_path, tokenizer="t").tokenizer_path == tmp_path / "t"
+
+
+def test_the_file_may_be_named_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert load_job(Path("params.yaml"), "it").root == tmp_path
+
+
+def test_vllms_own_names_pass_through_untouched(tmp_path: Path) -> None:
+    args = {"max_num_seqs": 16, "compilation_config": {"level": 3}, "no_such_argument_yet": [1, None]}
+    sampling = {"temperature": 0, "stop": ["\n"], "logit_bias": {"1": 2.5}}
+    job = one(tmp_path, engine={"args": args}, sampling=sampling)
+    assert job.engine.args == args
+    assert job.sampling == sampling
+
+
+def test_a_job_does_not_change(tmp_path: Path) -> None:
+    with pytest.raises(ValidationError):
+        one(tmp_path).outputs = "proven"  # type: ignore[misc]
+
+
+def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
+    text = "jobs: {it: {prompts: p, model: m, engine: {args: {max_num_seqs: 1}}}}"
+    assert list(load_jobs(written(tmp_path, "\ufeff" + text))) == ["it"]
+
+
+# -- defaults and reporting --------------------------------------------------------------------------------------------
+
+
+def test_defaults_lie_under_every_job_key_by_key_however_deep(tmp_path: Path) -> None:
+    defaults = {
+        "model": "shared",
+        "engine": {"args": {"max_num_seqs": 16, "dtype": "bfloat16"}, "env": {"A": "1"}},
+        "measure": {"validity": {"steal": 0.1, "repeats": 1}, "seed": 7},
+    }
+    own = {"prompts": "p", "engine": {"args": {"dtype": "float16"}}, "measure": {"validity": {"repeats": 0}}}
+    read = load_jobs(
+        written(tmp_path, {"defaults": defaults, "jobs": {"a": own, "b": {"prompts": "q", "model": "mine"}}})
+    )
+    a, b = read["a"], read["b"]
+    assert a.engine.args == {"max_num_seqs": 16, "dtype": "float16"}
+    assert a.engine.env == {"A": "1"}
+    assert (a.measure.validity.steal, a.measure.validity.repeats, a.measure.seed) == (0.1, 0, 7)
+    assert (a.model, b.model) == ("shared", "mine")
+    assert b.engine.args["dtype"] == "bfloat16"
+    assert b.measure.validity.repeats == 1
+
+
+def test_a_list_is_replaced_and_not_merged(tmp_path: Path) -> None:
+    document = {
+        "defaults": {"measure": {"looks": [5, 10]}},
+        "jobs": {"it": {**JOB, "measure": {"looks": [10, 20, 40]}}},
+    }
+    assert load_job(written(tmp_path, document), "it").measure.looks == (10, 20, 40)
+
+
+def test_reporting_has_defaults_and_parts_of_its_own(tmp_path: Path) -> None:
+    reporting = {"defaults": {"price_per_hour": 2.5, "publish": "commit"}, "a": {"publish": "push"}}
+    read = load_jobs(written(tmp_path, {"jobs": {"a": JOB, "b": JOB}, "reporting": reporting}))
+    assert (read["a"].reporting.price_per_hour, read["a"].reporting.publish) == (2.5, "push")
+    assert (read["b"].reporting.price_per_hour, read["b"].reporting.publish) == (2.5, "commit")
+
+
+@pytest.mark.parametrize("place", ["jobs", "defaults"])
+def test_reporting_inside_a_job_is_sent_where_it_belongs(tmp_path: Path, place: str) -> None:
+    reporting = {"reporting": {"publish": "push"}}
+    told = refusal(tmp_path, {"defaults": {}, "jobs": {"it": JOB | (reporting if place == "jobs" else {})}}
+                   | ({"defaults": reporting} if place == "defaults" else {}))  # fmt: skip
+    assert "price, log_text and publish stand under reporting.it" in told
+
+
+def test_reporting_on_a_job_that_is_not_there_names_the_nearest(tmp_path: Path) -> None:
+    told = refusal(tmp_path, {"jobs": {"six-domains": JOB}, "reporting": {"six-domain": {}}})
+    assert "reporting.six-domain is not a key: did you mean 'six-domains'?" in told
+
+
+# -- misspelt keys -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "nearest"),
+    [
+        ({"promts": "p"}, "jobs.it.promts", "prompts"),
+        ({"sampeling": {}}, "jobs.it.sampeling", "sampling"),
+        ({"measure": {"marign": 0.01}}, "jobs.it.measure.marign", "margin"),
+        ({"measure": {"validity": {"stael": 0.1}}}, "jobs.it.measure.validity.stael", "steal"),
+        ({"order": {"methd": "label"}}, "jobs.it.order.methd", "method"),
+        ({"engine": {"args": {"max_num_seqs": 1}, "comand": []}}, "jobs.it.engine.comand", "command"),
+    ],
+)
+def test_a_misspelt_key_is_named_with_its_place_and_the_nearest_right_one(
+    tmp_path: Path, changes: dict[str, Any], place: str, nearest: str
+) -> None:
+    assert f"{place} is not a key: did you mean '{nearest}'?" in refusal_of(tmp_path, **changes)
+
+
+def test_a_misspelt_key_of_reporting_is_named_with_its_place(tmp_path: Path) -> None:
+    told = refusal(tmp_path, {"jobs": {"it": JOB}, "reporting": {"it": {"prize_per_hour": 2}}})
+    assert "reporting.it.prize_per_hour is not a key: did you mean 'price_per_hour'?" in told
+
+
+def test_a_misspelt_key_in_the_defaults_is_named(tmp_path: Path) -> None:
+    told = refusal(tmp_path, {"defaults": {"measure": {"lokks": [5, 10]}}, "jobs": {"it": JOB}})
+    assert "measure.lokks is not a key: did you mean 'looks'?" in told
+
+
+def test_a_misspelt_part_of_the_file_is_named(tmp_path: Path) -> None:
+    assert "job is not a key: did you mean 'jobs'?" in refusal(tmp_path, {"job": {"it": JOB}})
+
+
+def test_a_key_like_no_other_brings_the_keys_that_are_known_there(tmp_path: Path) -> None:
+    told = refusal_of(tmp_path, order={"xyzzy": 1})
+    assert "jobs.it.order.xyzzy is not a key; known here: method, window, seed, clusters, embedding" in told
+
+
+def test_every_wrong_key_is_told_at_once(tmp_path: Path) -> None:
+    told = refusal_of(tmp_path, promts="p", sampeling={}).splitlines()
+    assert len(told) == 2
+    assert all("did you mean" in line for line in told)
+
+
+@pytest.mark.parametrize("key", ["prompts", "model"])
+def test_a_missing_key_is_named(tmp_path: Path, key: str) -> None:
+    told = refusal(tmp_path, {"jobs": {"it": {k: v for k, v in JOB.items() if k != key}}})
+    assert f"jobs.it.{key} is missing" in told
+
+
+# -- wrong values ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"order": {"window": -4}}, "jobs.it.order.window"),
+        ({"order": {"window": 1}}, "jobs.it.order.window"),
+        ({"order": {"window": "many"}}, "jobs.it.order.window"),
+        ({"order": {"method": "sorted"}}, "jobs.it.order.method"),
+        ({"order": {"seed": -1}}, "jobs.it.order.seed"),
+        ({"order": "label"}, "jobs.it.order"),
+        ({"measure": {"alpha": 0.5}}, "jobs.it.measure.alpha"),
+        ({"measure": {"margin": "1 %"}}, "jobs.it.measure.margin"),
+        ({"measure": {"prompts": 1}}, "jobs.it.measure.prompts"),
+        ({"measure": {"validity": {"repeats": 9}}}, "jobs.it.measure.validity.repeats"),
+        ({"outputs": "identical"}, "jobs.it.outputs"),
+        ({"prompts": ["a", "b"]}, "jobs.it.prompts"),
+        ({"sampling": [1]}, "jobs.it.sampling"),
+        ({"prompts": None}, "jobs.it.prompts"),
+        (engine(command="python"), "jobs.it.engine.command"),
+        (engine(env={"A": {"b": 1}}), "jobs.it.engine.env.A"),
+        (engine(start_timeout_s=0), "jobs.it.engine.start_timeout_s"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_place_and_itself(tmp_path: Path, changes: dict[str, Any], place: str) -> None:
+    told = refusal_of(tmp_path, **changes)
+    assert f"{place}: " in told
+    assert ", not " in told
+    assert len(told.splitlines()) == 1
+
+
+def test_a_variable_may_be_written_as_a_number(tmp_path: Path) -> None:
+    assert one(tmp_path, **engine(env={"VLLM_CPU_KVCACHE_SPACE": 1})).engine.env == {"VLLM_CPU_KVCACHE_SPACE": "1"}
+
+
+@pytest.mark.parametrize("looks", [[10, 5], [5, 5], [2, 5], [], [5, "x"], 5, [5, 10.5], [5, 41], [3, 4]])
+def test_looks_that_no_rule_could_use_are_refused(tmp_path: Path, looks: Any) -> None:
+    assert "jobs.it.measure.looks" in refusal_of(tmp_path, measure={"looks": looks})
+
+
+@pytest.mark.parametrize("looks", [[5], [5, 10], [10, 20, 40], [3, 5], [4, 8, 12]])
+def test_looks_that_are_taken_make_a_rule(tmp_path: Path, looks: list[int]) -> None:
+    taken = one(tmp_path, measure={"looks": looks}).measure.looks
+    assert taken is not None
+    assert Rule(looks=taken).looks == tuple(looks)
+
+
+def test_the_limits_of_looks_are_those_of_the_rule() -> None:
+    assert (jobs.FEWEST_BLOCKS, jobs.MOST_BLOCKS) == (verdict.FEWEST_BLOCKS, verdict.MOST_BLOCKS)
+
+
+@pytest.mark.parametrize(
+    "args", [{}, {"max_num_seqs": None}, {"max_num_seqs": 0}, {"max_num_seqs": "16"}, {"max_num_seqs": True}]
+)
+def test_a_job_must_state_its_batch_size(tmp_path: Path, args: dict[str, Any]) -> None:
+    assert "jobs.it.engine.args.max_num_seqs must be given" in refusal_of(tmp_path, engine={"args": args})
+
+
+def test_a_job_without_an_engine_is_told_what_it_must_state(tmp_path: Path) -> None:
+    told = refusal(tmp_path, {"jobs": {"it": {"prompts": "p", "model": "m"}}})
+    assert "jobs.it.engine" in told
+    assert "max_num_seqs" in told
+
+
+@pytest.mark.parametrize("key", ["model", "trust_remote_code"])
+def test_what_the_engine_is_told_by_the_project_cannot_be_set_in_its_args(tmp_path: Path, key: str) -> None:
+    told = refusal_of(tmp_path, engine={"args": {"max_num_seqs": 16, key: True}})
+    assert f"jobs.it.engine.args.{key} cannot be set here" in told
+
+
+def test_several_answers_per_prompt_are_refused(tmp_path: Path) -> None:
+    assert "jobs.it.sampling.n must be 1" in refusal_of(tmp_path, sampling={"n": 4})
+
+
+# -- names -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "..", ".", "", "A", "a b", "-a", "été", "a" * 65, "models", "placebo", "validation"]
+)
+def test_a_name_that_cannot_be_a_folder_is_refused(tmp_path: Path, name: str) -> None:
+    assert "cannot name a job" in refusal(tmp_path, {"jobs": {name: JOB}})
+
+
+def test_names_of_numbers_letters_and_dashes_are_taken(tmp_path: Path) -> None:
+    read = load_jobs(written(tmp_path, {"jobs": {"2024": JOB, "a_b-c": JOB, "a" * 64: JOB}}))
+    assert list(read) == ["2024", "a_b-c", "a" * 64]
+
+
+def test_an_unknown_job_names_the_nearest(tmp_path: Path) -> None:
+    path = written(tmp_path, {"jobs": {"six-domains": JOB, "dense": JOB}})
+    with pytest.raises(JobError, match=r"has no job 'six-domain': did you mean 'six-domains'\?"):
+        load_job(path, "six-domain")
+    with pytest.raises(JobError, match="has no job 'xyz'; it has dense, six-domains"):
+        load_job(path, "xyz")
+
+
+@pytest.mark.parametrize("key", ["name", "root"])
+def test_what_the_file_itself_tells_is_no_key_of_a_job(tmp_path: Path, key: str) -> None:
+    assert f"jobs.it.{key} is not a key" in refusal_of(tmp_path, **{key: "/elsewhere"})
+
+
+# -- files that are no configuration -----------------------------------------------------------------------------------
+
+
+def test_a_missing_file_is_told_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(
+        JobError, match=r"params\.yaml does not exist: run from the project's folder, or name one with --params"
+    ):
+        load_jobs(tmp_path / "params.yaml")
+
+
+def test_a_key_that_stands_twice_is_an_error(tmp_path: Path) -> None:
+    text = "jobs:\n  a: {prompts: p}\n  a: {prompts: q}\n"
+    told = refusal(tmp_path, text)
+    assert "duplicate key" in told
+    assert "line 3" in told
+
+
+@pytest.mark.parametrize("text", ["", "- a\n- b\n", "just words", "jobs: [", "jobs: {it: *nothing}", "\ta: 1"])
+def test_what_is_no_yaml_mapping_is_one_line(tmp_path: Path, text: str) -> None:
+    told = refusal(tmp_path, text)
+    assert "params.yaml" in told
+    assert len(told.splitlines()) == 1
+
+
+def test_bytes_that_are_no_utf8_are_told(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_bytes(b"jobs: {\xe9t\xe9: 1}")
+    with pytest.raises(JobError, match="not readable as YAML"):
+        load_jobs(tmp_path / "params.yaml")
+
+
+def test_a_folder_is_no_configuration(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="cannot be read"):
+        load_jobs(tmp_path)
+
+
+@pytest.mark.parametrize("document", [{"jobs": {}}, {"jobs": None}, {"jobs": ["a"]}, {"defaults": {}}])
+def test_a_file_without_jobs_is_told(tmp_path: Path, document: Any) -> None:
+    assert "`jobs` must map at least one name to a job" in refusal(tmp_path, document)
+
+
+@pytest.mark.parametrize(
+    ("document", "place"),
+    [
+        ({"jobs": {"it": "p.jsonl"}}, "jobs.it"),
+        ({"jobs": {"it": None}}, "jobs.it"),
+        ({"jobs": {"it": JOB}, "defaults": ["a"]}, "defaults"),
+        ({"jobs": {"it": JOB}, "reporting": "none"}, "reporting"),
+        ({"jobs": {"it": JOB}, "reporting": {"defaults": 3}}, "reporting.defaults"),
+        ({"jobs": {"it": JOB}, "reporting": {"it": [1]}}, "reporting.it"),
+    ],
+)
+def test_a_part_that_is_no_mapping_is_named(tmp_path: Path, document: Any, place: str) -> None:
+    told = refusal(tmp_path, document)
+    assert place in told
+    assert "must be a mapping" in told
+
+
+def test_an_empty_part_is_as_good_as_none(tmp_path: Path) -> None:
+    document = {"jobs": {"it": JOB}, "defaults": None, "reporting": {"defaults": None, "it": None}, "demo": None}
+    assert list(load_jobs(written(tmp_path, document))) == ["it"]
