@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -58,11 +59,36 @@ def measure(
     """Measure the candidate order against what the job does today; promote it if the evidence carries it."""
     this = load_job(params, job)  # a wrong key is told at once, not after a server has started
     _check_folders(this)
+    _make_prefect_home()
     from orderproof.flows.measure import measure_order
 
     outcome = measure_order(job, params=str(params.resolve()), placebo=placebo, only_if_changed=only_if_changed)
     _say(outcome.as_json(), as_json, _outcome_lines(this, outcome))
     raise typer.Exit(outcome.verdict.exit_code if exit_code else 0)
+
+
+@app.command(
+    epilog=_examples(
+        "orderproof generate six-domains",
+        "orderproof generate six-domains --json",
+        "orderproof generate six-domains --restart",
+    )
+)
+def generate(
+    job: Name,
+    params: Params = PARAMS,
+    restart: Annotated[
+        bool, typer.Option(help="Begin anew; an unfinished run's results are moved aside, never deleted.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Run the whole job in its promoted order into data/JOB/outputs.parquet; after a crash, go on where it was."""
+    this = load_job(params, job)
+    _check_folders(this)
+    from orderproof.flows.batch import run_batch
+
+    run = run_batch(job, params=str(params.resolve()), restart=restart)
+    _say(run.as_json(), as_json, _batch_lines(this, run))
 
 
 @app.command(
@@ -218,20 +244,23 @@ def log_again(
     trial: Annotated[str | None, typer.Option(help="Without it the newest.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Send a trial to MLflow that did not reach it before. Sending it twice changes nothing."""
+    """Send to MLflow what did not reach it before: runs of the batch, and a trial. Sending twice changes nothing."""
+    from orderproof.tasks.batch_tracking import log_waiting
     from orderproof.tasks.evidence import find_trial
     from orderproof.tasks.judgement import judge
     from orderproof.tasks.recording import git_revision
     from orderproof.tasks.tracking import log_trial
 
     this = load_job(params, job)
-    found = find_trial(this.reports_dir, trial)
-    run = log_trial(this, found, judge(found), dvc_revision=git_revision(this.root))
-    _say(
-        {"job": job, "trial": found.manifest.trial, "mlflow_run": run},
-        as_json,
-        [f"MLflow has {found.manifest.trial} as run {run}"],
-    )
+    revision = git_revision(this.root)
+    sent = {run.run: run.mlflow_run for run in log_waiting(this, dvc_revision=revision)} if trial is None else {}
+    told: dict[str, Any] = {"job": job, "trial": None, "mlflow_run": None, "batch_runs": sent}
+    if trial or not sent or any(this.reports_dir.glob("*/manifest.json")):
+        found = find_trial(this.reports_dir, trial)
+        run = log_trial(this, found, judge(found), dvc_revision=revision)
+        told |= {"trial": found.manifest.trial, "mlflow_run": run}
+    names = {told["trial"]: told["mlflow_run"], **sent}
+    _say(told, as_json, [f"MLflow has {name} as run {run}" for name, run in names.items() if name])
 
 
 @app.command(epilog=_examples("orderproof ui", "orderproof ui --port 5001"))
@@ -262,7 +291,7 @@ def main() -> None:
     except OrderproofError as error:
         _fail(str(error), 1)
     except KeyboardInterrupt:
-        _fail("interrupted; the blocks that were finished are kept in the trial's folder", 130)
+        _fail("interrupted; what was finished is kept: blocks in the trial's folder, results of a batch in its checkpoint", 130)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe went away: nothing to say, and nobody to say it to
         raise SystemExit(1) from None
@@ -280,8 +309,24 @@ def _check_folders(job: Job) -> None:
     read_model(job.model_path, job.model)
 
 
+def _make_prefect_home() -> None:
+    """Prefect opens a database in PREFECT_HOME, and fails for minutes if the folder is not there."""
+    if home := os.environ.get("PREFECT_HOME"):
+        Path(home).mkdir(parents=True, exist_ok=True)
+
+
 def _say(value: Any, as_json: bool, lines: list[str]) -> None:
     print(json.dumps(value, ensure_ascii=False) if as_json else "\n".join(lines))
+
+
+def _batch_lines(job: Job, run: Any) -> list[str]:
+    lines = ["", run.sentence(), f"order: {run.order_why}", f"outputs: {job.root / run.outputs}"]
+    if run.time_per_batch_ms is not None:
+        lines.append(f"time per batch: median {run.time_per_batch_ms:.1f} ms, p95 {run.time_per_batch_p95_ms:.1f} ms")
+    if run.cost_per_1k_requests is not None:
+        lines.append(f"cost: {run.cost_per_1k_requests:.4g} {run.currency} per thousand requests")
+    lines += [f"failed: {id}: {reason}" for id, reason in run.failures]
+    return [*lines, *(f"note: {note}" for note in run.notes)]
 
 
 def _outcome_lines(job: Job, outcome: Any) -> list[str]:

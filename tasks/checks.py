@@ -27,6 +27,10 @@ SHOWN_ROWS = 5  # failing rows that a message names; the rest is counted
 TEMPLATE = "validation.html.j2"
 
 
+def _nothing(columns: Mapping[str, Any]) -> str:
+    return ""
+
+
 @dataclass(frozen=True)
 class Check:
     """One expectation, and how its failures are told."""
@@ -36,7 +40,15 @@ class Check:
     says: str  # what holds if it passes
     wrong: str  # what is wrong if it fails
     remedy: str
-    detail: Callable[[Mapping[str, Any]], str] = lambda columns: ""  # of a failing row
+    detail: Callable[[Mapping[str, Any]], str] = _nothing  # to tell of a failing row
+
+
+def holds(
+    column: str, says: str, wrong: str, remedy: str, detail: Callable[[Mapping[str, Any]], str] | None = None
+) -> Check:
+    """A check that a column of truths is true wherever it is known."""
+    arguments = {"column": column, "value_set": [True]}
+    return Check("ExpectColumnValuesToBeInSet", arguments, says, wrong, remedy, detail or _nothing)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from orderproof.tasks.prompt_rows import (
 )
 from orderproof.tasks.tokenization import TokenizedPrompts, tokenize
 
-__all__ = ["Prompt", "PromptError", "TokenizedPrompts", "dataset_md5", "distinct", "json_lines", "prompt_of_line", "read_prompts",
+__all__ = ["Prompt", "PromptError", "TokenizedPrompts", "dataset_md5", "distinct", "json_lines", "prompt_of_line", "read_prompts", "refuse_unusable",
            "tokenize"]  # fmt: skip
 
 LINE_LIMIT_BYTES = 256 << 20  # a file without newlines must not fill the memory
@@ -72,6 +72,11 @@ def distinct(prompts: Iterable[Prompt], path: Path) -> Iterator[Prompt]:
 def dataset_md5(path: Path) -> str:
     """The hash by which DVC knows the file."""
     return md5_of(path)
+
+
+def refuse_unusable(path: Path) -> None:
+    """Raise PromptError for what is no prompts file by its name, or is not there."""
+    _checked_suffix(path)
 
 
 def _checked_suffix(path: Path) -> str:

@@ -18,6 +18,7 @@ from orderproof.tasks.signals.threads import one_thread
 FULL_KMEANS_PROMPTS = 20_000  # above it in mini-batches, whose clusters are slightly worse and whose time stays linear
 MINI_BATCH_PROMPTS = 4096
 STARTS = 4  # of k-means; the tightest clusters win
+BEST_CHAIN_CLUSTERS = 1000  # some seconds; above it, similar clusters still touch, but the chain is not the best
 
 
 def rank(prompts: PromptView, spec: OrderSpec, progress: Progress | None = None) -> Ranking:
@@ -76,7 +77,8 @@ def chain(centres: NDArray[Any]) -> NDArray[np.int64]:
     if len(centres) < 3:
         return np.arange(len(centres))
     distances = np.nan_to_num(pdist(centres.astype(np.float64), "cosine"), nan=1.0)  # nan: the centre of empty texts
-    row: NDArray[np.int64] = leaves_list(linkage(distances.clip(0), "average", optimal_ordering=True)).astype(np.int64)
+    tree = linkage(distances.clip(0), "average", optimal_ordering=len(centres) <= BEST_CHAIN_CLUSTERS)
+    row: NDArray[np.int64] = leaves_list(tree).astype(np.int64)
     return row
 
 

@@ -107,4 +107,4 @@ def _two_sided(statistics: NDArray[np.float64]) -> float:
     observed, others = statistics[0], statistics[1:]
     as_high = 1 + np.count_nonzero(others >= observed - ROUNDING)
     as_low = 1 + np.count_nonzero(others <= observed + ROUNDING)
-    return min(1.0, 2 * min(as_high, as_low) / len(statistics))
+    return min(1.0, float(2 * min(as_high, as_low) / len(statistics)))

@@ -270,14 +270,14 @@ def test_parquet_is_validated_by_row(tmp_path: Path, model: Path) -> None:
 def test_a_check_that_cannot_be_evaluated_is_not_taken_for_a_failure_of_the_data(
     validate: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from orderproof.tasks import expectations
+    from orderproof.tasks import prompt_suite
 
-    frame_of = expectations._prompts_frame
+    frame_of = prompt_suite.frame_of
 
     def without_lengths(job: Job, prompts: TokenizedPrompts, flaws: Any) -> Any:
         return frame_of(job, prompts, flaws).drop(columns="total_tokens")
 
-    monkeypatch.setattr(expectations, "_prompts_frame", without_lengths)
+    monkeypatch.setattr(prompt_suite, "frame_of", without_lengths)
     with pytest.raises(RuntimeError, match="ExpectColumnValuesToBeBetween could not be evaluated"):
         validate([row("a")])
 
@@ -328,6 +328,14 @@ def test_outputs_that_miss_repeat_move_or_shorten_are_named(tmp_path: Path, tabl
         assert words in message
     assert len(message.splitlines()) == len(told)
     assert kept(tmp_path, "outputs_validation")["message"] == message
+
+
+def test_a_failure_that_is_on_record_with_its_prompt_is_not_unnoticed(tmp_path: Path) -> None:
+    broken = {"n_tokens": [0, 5, 16, 16, 16, 16], "finish_reason": ["failed", "length", "stop", "stop", "stop", "stop"]}
+    on_record = pa.array(["the model refused it", "cut short", None, None, None, None])
+    validate_outputs(IDS, outputs(**broken, error=on_record), tmp_path)
+    message = refusal(validate_outputs, IDS, outputs(**broken, error=pa.nulls(6, pa.string())), tmp_path)
+    assert len(message.splitlines()) == 2
 
 
 def test_findings_on_outputs_leave_those_on_prompts_alone(validate: Any, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_grouped_file_is_caught_with_and_without_labels(some_prompts: Make, la
     prompts = some_prompts(200, shuffled=False)
     like, p = shuffle_like(np.arange(200), prompts if labelled else without_labels(prompts))
     assert not like
-    assert p < 0.01
+    assert 0 < p < 0.01
 
 
 def test_a_file_sorted_by_length_is_caught_by_length() -> None:
@@ -109,7 +109,9 @@ def test_only_the_sampled_texts_are_read(some_prompts: Make) -> None:
 def test_the_answer_is_the_same_for_the_same_seed(some_prompts: Make) -> None:
     prompts = some_prompts(80)
     order = np.random.default_rng(5).permutation(80)
-    assert shuffle_like(order, prompts, seed=1) == shuffle_like(order, prompts, seed=1)
+    answer = shuffle_like(order, prompts, seed=1)
+    assert answer == shuffle_like(order, prompts, seed=1)
+    assert [type(part) for part in answer] == [bool, float]  # they go into JSON
 
 
 @pytest.mark.parametrize("prompts", [[], ["a"], ["a", "b"], ["same"] * 50, [""] * 50])
