@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 from filelock import FileLock
 from prefect.client.orchestration import get_client
 from prefect.concurrency.sync import concurrency
@@ -29,7 +30,7 @@ def accelerator(root: Path) -> Iterator[None]:
     with contextlib.ExitStack() as held:
         if get_current_settings().api.url:
             _ensure_limit()
-            held.enter_context(concurrency(LIMIT, occupy=1, strict=True, lease_duration=LEASE_S))
+            held.enter_context(_slot())
         if not lock.is_locked:
             try:
                 lock.acquire(timeout=0)
@@ -38,6 +39,20 @@ def accelerator(root: Path) -> Iterator[None]:
                 lock.acquire()
             held.callback(lock.release)
         yield
+
+
+@contextlib.contextmanager
+def _slot() -> Iterator[None]:
+    """One slot of the limit. A server that is gone at the end takes no finished work with it."""
+    with contextlib.ExitStack() as held:
+        held.enter_context(concurrency(LIMIT, occupy=1, strict=True, lease_duration=LEASE_S))
+        yield
+        try:
+            held.close()
+        except httpx.HTTPError:
+            get_run_logger().warning(
+                "the Prefect server is gone; the accelerator's slot comes back within %d s", LEASE_S
+            )
 
 
 def _ensure_limit() -> None:

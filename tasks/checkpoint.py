@@ -23,7 +23,7 @@ import socket
 import threading
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -91,7 +91,9 @@ class Checkpoint:
     def __enter__(self) -> Checkpoint:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     @property
@@ -206,7 +208,7 @@ def open_checkpoint(folder: Path, key: Mapping[str, Any], order: Order, *, resta
         restart: begin anew; what lies there is moved aside and never deleted.
 
     Raises:
-        CheckpointError: the checkpoint there is of another key (what differs is named), or the folder cannot be written.
+        CheckpointError: the checkpoint there is of another key (what differs is named), or cannot be written.
     """
     key = json.loads(json.dumps({**key, "order": order.record().model_dump()}))
     shutil.rmtree(folder.with_name(f"{FOLDER}.finished"), ignore_errors=True)  # a crash after a job's end left it
@@ -244,6 +246,30 @@ def kept_key(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return key if isinstance(key, dict) else None
+
+
+def progress_of(folder: Path) -> tuple[int, int] | None:
+    """How many prompts of how many a folder's checkpoint has outputs for; None without one. Changes nothing there.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    key = kept_key(folder)
+    if key is None:
+        return None
+    total = int(key.get("prompts", 0))
+    done = np.zeros(total, np.bool_)
+    try:
+        with open(folder / RESULTS_FILE, "rb") as source:
+            for line in source:
+                found = _parse(line) if line.endswith(b"\n") else None
+                if found and found[1] < total:
+                    done[found[1]] |= found[0] in (ALL_RIGHT, FLAWED)
+    except FileNotFoundError:
+        return 0, total
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be read: {error.strerror}") from None
+    return int(done.sum()), total
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -294,8 +320,7 @@ def only_run(folder: Path, *, wait: bool, waiting: Any = None) -> Iterator[None]
 
 
 def _line(result: Result) -> bytes:
-    fields = asdict(result)
-    del fields["place"]
+    fields = {name: value for name, value in vars(result).items() if name != "place"}
     body = b"%s %d %s" % (result.mark, result.place, json.dumps(fields, separators=(",", ":")).encode())
     return b"%08x %s\n" % (zlib.crc32(body), body)
 
@@ -310,14 +335,16 @@ def _parse(line: bytes) -> tuple[int, int] | None:
 
 
 def _refuse_other(folder: Path, key: Mapping[str, Any]) -> None:
-    remedy = "Put that back and run the job again to go on, or begin anew with --restart, which moves the checkpoint aside"
+    remedy = (
+        "Put that back and run the job again to go on, or begin anew with --restart, which moves the checkpoint aside"
+    )
     then = kept_key(folder)
     if then is None:
         raise CheckpointError(f"{folder} holds results but no {KEY_FILE} that says what they rest on. {remedy}")
     if changed := differences(then, key):
         raise CheckpointError(
-            f"{folder} is the checkpoint of another job, and results are never mixed. It differs in {'; '.join(changed)}. "
-            f"{remedy}"
+            f"{folder} is the checkpoint of another job, and results are never mixed. It differs in "
+            f"{'; '.join(changed)}. {remedy}"
         )
 
 
@@ -329,8 +356,7 @@ def _is_empty(folder: Path) -> bool:
 
 def _free_name(folder: Path) -> Path:
     now = datetime.datetime.now(datetime.UTC)
-    name = folder.with_name(f"{FOLDER}.{now:%Y%m%dT%H%M%S}.{now.microsecond:06d}Z")
-    return name
+    return folder.with_name(f"{FOLDER}.{now:%Y%m%dT%H%M%S}.{now.microsecond:06d}Z")
 
 
 def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -70,18 +70,21 @@ def deliver(batch: Batch, folder: Path) -> Delivered:
     _refuse_intolerable(batch, failed, told)
     path = job.data_dir / OUTPUTS_FILE
     ids = batch.source.ids()
+    for torn in path.parent.glob(f".{path.name}.*.part"):  # of a run that was killed here
+        torn.unlink(missing_ok=True)
     try:
         with atomic_file(path) as sink, pq.ParquetWriter(sink, OUTPUTS_SCHEMA, compression="zstd") as writer:
             for start in range(0, len(batch.source), ROWS_PER_SUITE):
                 light = _write_part(checkpoint, writer, range(start, min(start + ROWS_PER_SUITE, len(batch.source))))
                 part = folder if len(batch.source) <= ROWS_PER_SUITE else folder / f"from-{start:09d}"
                 expected = list(itertools.islice(ids, ROWS_PER_SUITE))
+                batch.source.refuse_edits()  # before other ids than those that were sent are expected
                 validate_outputs(expected, light, part, source=str(path))
-            batch.source.refuse_edits()
+            batch.source.refuse_edits()  # and once more, at the last moment before the file appears
     except OSError as error:
         raise DeliveryError(
-            f"{path} cannot be written: {error.strerror or error}. All results are kept in {checkpoint.folder}; when that is "
-            "mended, run the job again, which sends nothing twice"
+            f"{path} cannot be written: {error.strerror or error}. All results are kept in {checkpoint.folder}; "
+            "when that is mended, run the job again, which sends nothing twice"
         ) from None
     return Delivered(path, failed, told)
 

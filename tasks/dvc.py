@@ -48,9 +48,9 @@ class Recorded:
     why: str = ""
 
 
-def stage_of(job: str) -> str:
-    """The stage of dvc.yaml that measures a job."""
-    return f"measure@{job}"
+def stage_of(job: str, what: str = "measure") -> str:
+    """The stage of dvc.yaml that measures a job, or that generates its outputs."""
+    return f"{what}@{job}"
 
 
 def inside_a_stage() -> str | None:

@@ -1,7 +1,8 @@
 """A whole batch: prompts in the order of sending → an engine → the checkpoint.
 
 In: a `Batch` and a started `Engine`. Out: a result in the checkpoint for every prompt, and the figures of this run.
-Holds a few batches of prompts at a time, whatever their number. Knows nothing of Prefect, MLflow, DVC or outputs.parquet.
+Holds a few batches of prompts at a time, whatever their number. Knows nothing of Prefect, MLflow, DVC or
+outputs.parquet.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import numpy as np
 
 from orderproof.tasks.checkpoint import ALL_RIGHT, FOLDER, Checkpoint, CheckpointError, Result, open_checkpoint
 from orderproof.tasks.engines import Engine, EngineError, Failure, Figures, Output, Request
-from orderproof.tasks.expectations import FINISHED, asked_tokens
 from orderproof.tasks.files import write_atomically
 from orderproof.tasks.jobs import Job
-from orderproof.tasks.models import fingerprint, read_model
+from orderproof.tasks.models import ModelFacts, fingerprint, read_model
 from orderproof.tasks.orders import Order
+from orderproof.tasks.output_suite import FINISHED
 from orderproof.tasks.prompt_rows import Prompt, PromptError
 from orderproof.tasks.prompt_source import PromptSource
+from orderproof.tasks.prompt_suite import asked_tokens
 from orderproof.tasks.step_summary import StepSummary
 from orderproof.tasks.tokenization import Tokenizer
 
@@ -40,6 +42,8 @@ class Batch:
     source: PromptSource
     tokenizer: Tokenizer
     checkpoint: Checkpoint
+    key: Mapping[str, Any]  # all that decides an output, but the order and the engine's versions
+    model: ModelFacts
 
 
 @dataclass
@@ -73,18 +77,26 @@ def begin(job: Job, source: PromptSource, order: Order, tokenizer: Tokenizer, *,
     Raises:
         CheckpointError: it is of another key, or cannot be written.
     """
-    return Batch(job, source, tokenizer, open_checkpoint(job.data_dir / FOLDER, key_of(job, source), order, restart=restart))
+    model = read_model(job.model_path, job.model)
+    key = _key(job, source, model)
+    return Batch(
+        job, source, tokenizer, open_checkpoint(job.data_dir / FOLDER, key, order, restart=restart), key, model
+    )
 
 
-def key_of(job: Job, source: PromptSource) -> dict[str, Any]:
-    """All that decides an output and is known before an engine starts; the order is added by the checkpoint."""
+def _key(job: Job, source: PromptSource, model: ModelFacts) -> dict[str, Any]:
     engine = job.engine
     return {
         "dataset_md5": source.md5,
         "prompts": len(source),
-        "model": read_model(job.model_path, job.model).fingerprint,
+        "model": model.fingerprint,
         "tokenizer": fingerprint(job.tokenizer_path) if job.tokenizer else None,  # None: the model's
-        "engine": {"command": list(engine.command), "in_process": engine.in_process, "args": engine.args, "env": engine.env},
+        "engine": {
+            "command": list(engine.command),
+            "in_process": engine.in_process,
+            "args": engine.args,
+            "env": engine.env,
+        },
         "sampling": job.sampling,
         "chat_template_args": job.chat_template_args,
     }
@@ -175,8 +187,8 @@ def _refuse_other_engine(checkpoint: Checkpoint, engine: Engine) -> None:
         raise CheckpointError(f"{path} cannot be written: {error.strerror}") from None
     if then != now:
         raise CheckpointError(
-            f"{checkpoint.folder} holds results of another engine ({json.dumps(then)}, now {json.dumps(now)}), and they are "
-            "never mixed. Start that one again, or begin anew with --restart, which moves the checkpoint aside"
+            f"{checkpoint.folder} holds results of another engine ({json.dumps(then)}, now {json.dumps(now)}), and "
+            "they are never mixed. Start that one again, or begin anew with --restart, which moves the checkpoint aside"
         )
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from orderproof.tasks.files import md5_of
 from orderproof.tasks.orders import PromptView
 from orderproof.tasks.prompt_rows import Prompt, PromptError, prompt_of, row_word
-from orderproof.tasks.prompts import json_lines, prompt_of_line, read_prompts
+from orderproof.tasks.prompts import json_lines, prompt_of_line, read_prompts, refuse_unusable
 from orderproof.tasks.tokenization import BATCH_PROMPTS, Tokenizer
 
 
@@ -39,6 +39,7 @@ class PromptSource:
         """
         self.path = path
         self._state = _state(path)
+        refuse_unusable(path)
         self._lines = _ParquetLines(path) if path.suffix.lower() == ".parquet" else _JsonLines(path)
         index = _index(path, self._lines)
         self._offsets, self._numbers, self.keys = (np.frombuffer(column, column.typecode) for column in index)
@@ -52,7 +53,9 @@ class PromptSource:
     def __enter__(self) -> PromptSource:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._lines.close()
 
     def read(self, rows: Sequence[int]) -> list[Prompt]:
@@ -125,7 +128,9 @@ class PromptSource:
             one, other = self.read([first, second])
             if one.id == other.id:
                 problem = f"this id stands already on {row_word(self.path)} {one.line}"
-                raise PromptError(self.path, problem, "Give every prompt its own id", row=other.line, id=other.id, flaw="id")
+                raise PromptError(
+                    self.path, problem, "Give every prompt its own id", row=other.line, id=other.id, flaw="id"
+                )
 
 
 def id_key(prompt_id: str) -> int:
@@ -199,7 +204,9 @@ class _Ids(Sequence[str]):
         return self.source.read([row])[0].id
 
 
-def _index(path: Path, lines: _JsonLines | _ParquetLines) -> tuple[array.array[int], array.array[int], array.array[int]]:
+def _index(
+    path: Path, lines: _JsonLines | _ParquetLines
+) -> tuple[array.array[int], array.array[int], array.array[int]]:
     """Offset, number and id key of every prompt. Raises the first flaw, and says how many more there are."""
     offsets, numbers, keys = array.array("q"), array.array("q"), array.array("Q")
     first, flaws = None, 0

@@ -31,8 +31,18 @@ from orderproof.tasks.prompt_rows import (
 )
 from orderproof.tasks.tokenization import TokenizedPrompts, tokenize
 
-__all__ = ["Prompt", "PromptError", "TokenizedPrompts", "dataset_md5", "distinct", "json_lines", "prompt_of_line", "read_prompts", "refuse_unusable",
-           "tokenize"]  # fmt: skip
+__all__ = [
+    "Prompt",
+    "PromptError",
+    "TokenizedPrompts",
+    "dataset_md5",
+    "distinct",
+    "json_lines",
+    "prompt_of_line",
+    "read_prompts",
+    "refuse_unusable",
+    "tokenize",
+]
 
 LINE_LIMIT_BYTES = 256 << 20  # a file without newlines must not fill the memory
 PARQUET_BATCH_ROWS = 1024

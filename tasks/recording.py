@@ -1,7 +1,7 @@
 """What becomes of a verdict: page, pictures, MLflow, the order beside its dataset, DVC, git.
 
 In: a job, a trial and its `Outcome`. Out: the `Outcome`, with where each thing lies. The evidence is on disk before any
-of this begins, so each step may fail for itself: what failed becomes a note that says what to do, and a verdict is never
+of this begins, so each step may fail for itself: what failed becomes a note that says what to do, and no verdict is
 lost to a tracker that is down. Only an order that must not be pinned is an error.
 """
 

@@ -1,7 +1,7 @@
 """The order of a batch: the promoted one, the promoted way to order for new prompts, or the file's own.
 
-In: a job, its prompts on disk. Out: an `Order` and why it is that one. Decides nothing: what is promoted was decided by a
-verdict. Needs no list of ids, so that a million prompts fit. Knows nothing of engines or trackers.
+In: a job, its prompts on disk. Out: an `Order` and why it is that one. Decides nothing: what is promoted was decided
+by a verdict. Needs no list of ids, so that a million prompts fit. Knows nothing of engines or trackers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a job stands: the order it runs in today, its last verdict, its trials and what is left to spend.
+"""Where a job stands: the order it runs in today, its last verdict, its trials, its batch and what is left to spend.
 
 In: a `Job`, whose files may be absent or broken. Out: a plain value for machines and lines for a terminal; what cannot
 be read is told in words among the `problems` and is never an error. Knows nothing of engines, MLflow, DVC or Prefect,
@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from orderproof.tasks.batch_record import BatchRecordError, read_runs
+from orderproof.tasks.checkpoint import FOLDER, CheckpointError, progress_of
 from orderproof.tasks.evidence import VERDICT_FILE, EvidenceError, Trial
 from orderproof.tasks.files import md5_of
 from orderproof.tasks.jobs import Job
@@ -39,6 +41,10 @@ def job_status(job: Job) -> dict[str, Any]:
         - `trials`: how many can be read, placebos left out
         - `attempts`: trials that asked what the newest one asked and came to at least one whole block
         - `alpha_left`: what another trial of that question may spend (halved by each attempt)
+        - `checkpoint`: null, or the unfinished batch: `results` kept of `prompts`
+        - `last_run`: null, or the newest batch that came to its end: `run`, `ended`, `order`, `prompts`, `failed`,
+          `throughput_req_s`, `throughput_tok_s`, `outputs`, `current` (the outputs are of the prompts as they are now),
+          `sent` (MLflow has it)
         - `incomplete`: trials without a verdict, which were stopped or are being measured now
         - `problems`: what is missing or broken, in words
     """
@@ -60,6 +66,8 @@ def job_status(job: Job) -> dict[str, Any]:
         "trials": len(trials),
         "attempts": attempts,
         "alpha_left": job.measure.alpha / 2**attempts,
+        "checkpoint": _checkpoint(job, problems),
+        "last_run": _last_run(job, problems),
         "incomplete": [trial.folder.name for trial in trials if not (trial.folder / VERDICT_FILE).exists()],
         "problems": problems,
     }
@@ -150,6 +158,38 @@ def _last_verdict(reports: Path, trials: Sequence[Trial], problems: list[str]) -
     }
 
 
+def _checkpoint(job: Job, problems: list[str]) -> dict[str, Any] | None:
+    try:
+        progress = progress_of(job.data_dir / FOLDER)
+    except CheckpointError as error:
+        problems.append(f"checkpoint: {_first_line(error)}")
+        return None
+    return None if progress is None else {"results": progress[0], "prompts": progress[1]}
+
+
+def _last_run(job: Job, problems: list[str]) -> dict[str, Any] | None:
+    try:
+        runs = read_runs(job)
+    except BatchRecordError as error:
+        problems.append(f"last run: {_first_line(error)}")
+        return None
+    if not runs:
+        return None
+    last = runs[-1]
+    try:
+        current: bool | None = md5_of(job.prompts_path) == last.dataset_md5
+    except OSError:
+        current = None
+    return {
+        **{key: getattr(last, key) for key in ("run", "prompts", "failed", "outputs")},
+        **{key: getattr(last, key) for key in ("throughput_req_s", "throughput_tok_s")},
+        "ended": last.ended_utc,
+        "order": last.order.method,
+        "current": current,
+        "sent": last.mlflow_run is not None,
+    }
+
+
 def _holds(path: Path, content: bytes) -> bool:
     try:
         return path.read_bytes() == content
@@ -172,6 +212,7 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
         *(["toy model"] if one["toy"] else []),
         *(["promoted order is of other prompts"] if one["stale"] else []),
         *([f"{len(one['incomplete'])} without a verdict"] if one["incomplete"] else []),
+        *(["an unfinished batch"] if one["checkpoint"] else []),
         *(problem.split(":")[0] + " broken or missing" for problem in one["problems"]),
     ]
     return (
@@ -197,9 +238,28 @@ def _block(one: dict[str, Any]) -> list[str]:
         facts.append(("", TOY))
     facts.append(("trials", f"{one['trials']}, of which {one['attempts']} asked what the newest one asked"))
     facts.append(("alpha left", f"{one['alpha_left']:g} for another trial of that question"))
+    facts += _batch_facts(one)
     facts += [("no verdict", f"{name}: stopped, or being measured now") for name in one["incomplete"]]
     facts += [("problem", problem) for problem in one["problems"]]
     return [one["job"], *(f"  {name:<13} {text}".rstrip() for name, text in facts)]
+
+
+def _batch_facts(one: dict[str, Any]) -> list[tuple[str, str]]:
+    facts, last, kept = [], one["last_run"], one["checkpoint"]
+    if last:
+        failed = f", {last['failed']} failed" if last["failed"] else ""
+        rates = "" if last["throughput_req_s"] is None else f", {last['throughput_req_s']:.2f} req/s"
+        facts.append(
+            ("last run", f"{last['prompts']} outputs{failed} in {last['order']} order{rates}, {last['ended']}")
+        )
+        if last["current"] is False:
+            facts.append(("", f"of another version of the prompts: `orderproof generate {one['job']}` makes new ones"))
+        if not last["sent"]:
+            facts.append(("", f"not in MLflow yet: `orderproof log {one['job']}` sends it"))
+    if kept:
+        go_on = f"`orderproof generate {one['job']}` goes on, if it is not at work now"
+        facts.append(("checkpoint", f"{kept['results']} of {kept['prompts']} results are kept: {go_on}"))
+    return facts
 
 
 def _runs_in(one: dict[str, Any]) -> str:

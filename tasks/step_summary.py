@@ -1,7 +1,7 @@
 """The steps of a run of any length, in memory of one size: percentiles, means and a curve.
 
-In: lots of steps as the engine tells of them. Out: a `StepSummary` that answers like the whole arrays would, within 1 %.
-Knows nothing of engines or of what is done with the figures.
+In: lots of steps as the engine tells of them. Out: a `StepSummary` that answers like the whole arrays would, within 1
+%. Knows nothing of engines or of what is done with the figures.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -51,7 +51,7 @@ LONGEST_CAUSE_CHARS = 300
 
 
 class TrackingError(OrderproofError):
-    """MLflow did not take a trial: why, what is safe, and how to send it later."""
+    """MLflow did not take a trial or a run: why, what is safe, and how to send it later."""
 
 
 def tracking_uri(root: Path) -> str:
@@ -81,24 +81,40 @@ def log_trial(
     Raises:
         TrackingError: the tracker is down or refuses. The evidence stays whole on disk.
     """
-    uri = tracking_uri(job.root)
-    _set_environment()
-    with _failing_in_words(job, trial, uri), _alone(job.root, uri):
-        _reach(uri)
-        from mlflow import MlflowClient
-
-        client = MlflowClient(tracking_uri=uri)
-        experiment = _experiment(client, job, uri)
+    plan = trial.manifest
+    with connected(job, f"trial {plan.trial}", trial.folder) as (client, experiment):
         known = _known_runs(client, experiment, trial)
-        dataset = _dataset(job, trial)
+        dataset = dataset_input(
+            job, plan.dataset_md5, {"prompts": plan.prompts_total, "measured": plan.prompts_measured}
+        )
         parent = trial_record(trial, verdict, prefect_run, dvc_revision)
-        parent_id = _write(client, experiment, parent, known.get(""), dataset)
+        parent_id = write_run(client, experiment, parent, known.get(""), dataset)
         for child in pass_records(trial, job.reporting.price_per_hour, parent_id):
-            child_id = _write(client, experiment, child, known.get(child.pass_id), dataset)
+            child_id = write_run(client, experiment, child, known.get(child.pass_id), dataset)
             client.set_terminated(child_id, end_time=child.end_ms)
         _send_files(client, parent_id, job, trial)
         client.set_terminated(parent_id, end_time=parent.end_ms)  # last: a run that still "runs" was not sent whole
         return parent_id
+
+
+@contextlib.contextmanager
+def connected(job: Job, what: str, where: Path) -> Iterator[tuple[MlflowClient, str]]:
+    """A client, and the id of the job's experiment.
+
+    Args:
+        what, where: what is sent, and where it lies meanwhile; for the message.
+
+    Raises:
+        TrackingError: whatever fails on the way or in the block.
+    """
+    uri = tracking_uri(job.root)
+    _set_environment()
+    with _failing_in_words(job, what, where, uri), _alone(job.root, uri):
+        _reach(uri)
+        from mlflow import MlflowClient
+
+        client = MlflowClient(tracking_uri=uri)
+        yield client, _experiment(client, job, uri)
 
 
 def serve_ui(root: Path, port: int = 5000) -> int:
@@ -129,7 +145,9 @@ def serve_ui(root: Path, port: int = 5000) -> int:
         return 0
 
 
-def _write(client: MlflowClient, experiment: str, record: RunRecord, known: Run | None, dataset: DatasetInput) -> str:
+def write_run(
+    client: MlflowClient, experiment: str, record: RunRecord, known: Run | None, dataset: DatasetInput
+) -> str:
     """Create a run, or complete a known one; what it holds already is not sent again."""
     from mlflow.entities import Metric, Param, RunTag
 
@@ -158,18 +176,20 @@ def _send_files(client: MlflowClient, run_id: str, job: Job, trial: Trial) -> No
         client.log_artifacts(run_id, str(trial.folder / "tokens"), "tokens")
 
 
-def _dataset(job: Job, trial: Trial) -> DatasetInput:
+def dataset_input(job: Job, md5: str, profile: Mapping[str, int]) -> DatasetInput:
+    """The job's prompts as MLflow's dataset."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
-    plan = trial.manifest
     dataset = Dataset(
         name=job.prompts,
-        digest=plan.dataset_md5,  # 32 characters; MLflow keeps 36
+        digest=md5,  # 32 characters; MLflow keeps 36
         source_type="local",
         source=canonical_json({"uri": job.prompts}),
-        profile=canonical_json({"prompts": plan.prompts_total, "measured": plan.prompts_measured}),
+        profile=canonical_json(profile),
     )
-    return DatasetInput(dataset, [InputTag("mlflow.data.context", "measured")])
+    return DatasetInput(
+        dataset, [InputTag("mlflow.data.context", "measured" if "measured" in profile else "generated")]
+    )
 
 
 def _experiment(client: MlflowClient, job: Job, uri: str) -> str:
@@ -220,7 +240,7 @@ def _alone(root: Path, uri: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _failing_in_words(job: Job, trial: Trial, uri: str) -> Iterator[None]:
+def _failing_in_words(job: Job, what: str, where: Path, uri: str) -> Iterator[None]:
     """Turn every way in which a tracker fails into one TrackingError."""
     import requests
     import sqlalchemy.exc
@@ -233,8 +253,8 @@ def _failing_in_words(job: Job, trial: Trial, uri: str) -> Iterator[None]:
         cause = " ".join(str(error).replace(uri, public).split())
         cause = cause if len(cause) <= LONGEST_CAUSE_CHARS else cause[:LONGEST_CAUSE_CHARS] + " …"
         raise TrackingError(
-            f"MLflow at {public} did not take trial {trial.manifest.trial} of {job.name}: {cause}\n"
-            f"The evidence is on disk in {trial.folder}; `orderproof log {job.name}` sends it later."
+            f"MLflow at {public} did not take {what} of {job.name}: {cause}\n"
+            f"The evidence is on disk in {where}; `orderproof log {job.name}` sends it later."
         ) from error
 
 

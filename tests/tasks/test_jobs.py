@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -364,3 +365,37 @@ def test_a_part_that_is_no_mapping_is_named(tmp_path: Path, document: Any, place
 def test_an_empty_part_is_as_good_as_none(tmp_path: Path) -> None:
     document = {"jobs": {"it": JOB}, "defaults": None, "reporting": {"defaults": None, "it": None}, "demo": None}
     assert list(load_jobs(written(tmp_path, document))) == ["it"]
+
+
+def test_how_a_batch_behaves_stands_beside_the_jobs_with_defaults_of_its_own(tmp_path: Path) -> None:
+    body = {"prompts": "p.jsonl", "model": "m", "engine": {"args": {"max_num_seqs": 8}}}
+    path = tmp_path / "params.yaml"
+    generate = {"defaults": {"tolerated_failures": 0.1}, "it": {"when_running": "refuse"}}
+    path.write_text(json.dumps({"jobs": {"it": body, "other": body}, "generate": generate}))
+    jobs = load_jobs(path)
+    assert (jobs["it"].generate.tolerated_failures, jobs["it"].generate.when_running) == (0.1, "refuse")
+    assert (jobs["other"].generate.tolerated_failures, jobs["other"].generate.when_running) == (0.1, "wait")
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (
+            {"generate": {"it": {"tolerated_failure": 0}}},
+            r"generate\.it\.tolerated_failure is not a key.*tolerated_failures",
+        ),
+        (
+            {"generate": {"it": {"tolerated_failures": 2}}},
+            r"generate\.it\.tolerated_failures: .*less than or equal to 1",
+        ),
+        ({"generate": {"its": {}}}, "generate.its is not a key: did you mean 'it'"),
+        ({"generate": 3}, "generate must be a mapping"),
+        ({"defaults": {"generate": {}}}, r"jobs\.it\.generate is not a key of a job: .* stand under generate\.it"),
+    ],
+)
+def test_a_wrong_key_of_generate_is_named_with_its_place(tmp_path: Path, document: dict, message: str) -> None:
+    body = {"prompts": "p.jsonl", "model": "m", "engine": {"args": {"max_num_seqs": 8}}}
+    path = tmp_path / "params.yaml"
+    path.write_text(json.dumps({"jobs": {"it": body}, **document}))
+    with pytest.raises(JobError, match=message):
+        load_jobs(path)

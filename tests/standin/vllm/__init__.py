@@ -1,8 +1,8 @@
 """Stands where vLLM stands, as far as worker.py uses it: put this folder's parent on the child's PYTHONPATH.
 
-The worker, its pipes, its process group and its steps are the real ones; only the model is not. What a request generates
-is a function of its prompt's tokens alone, so a test can tell a lost, doubled or swapped output. A step takes
-STANDIN_STEP_MS milliseconds.
+The worker, its pipes, its process group and its steps are the real ones; only the model is not. What a request
+generates is a function of its prompt's tokens alone, so a test can tell a lost, doubled or swapped output. A step
+takes STANDIN_STEP_MS milliseconds; STANDIN_LOG names a file that is told each finished request.
 """
 
 from __future__ import annotations

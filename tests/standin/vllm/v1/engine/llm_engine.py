@@ -22,6 +22,7 @@ def generated(prompt: list[int], max_tokens: int | None, max_model_len: int) -> 
 class LLMEngine:
     def __init__(self, args: EngineArgs, stats: object) -> None:
         self.args, self.stats = args, stats
+        self.log = open(os.environ["STANDIN_LOG"], "ab", buffering=0) if "STANDIN_LOG" in os.environ else None  # noqa: SIM115
         self.step_s = float(os.environ.get("STANDIN_STEP_MS", "0")) / 1000
         self.waiting: deque = deque()
         self.running: list = []
@@ -63,6 +64,8 @@ class LLMEngine:
         )
         finished = [request for request in self.running if request[2] >= len(request[1])]
         self.running = [request for request in self.running if request[2] < len(request[1])]
+        if self.log and finished:  # what was generated, whatever becomes of it
+            self.log.write(b"".join(b"%s\n" % request[0].encode() for request in finished))
         return [_answer(*request) for request in finished]
 
 
@@ -70,6 +73,4 @@ def _answer(request_id: str, tokens: list[int], _: int, scheduled: float) -> Sim
     text = " ".join(map(str, tokens))
     output = SimpleNamespace(token_ids=tokens, text=text, finish_reason="length", stop_reason=None)
     metrics = SimpleNamespace(scheduled_ts=scheduled)
-    return SimpleNamespace(
-        finished=True, request_id=request_id, outputs=[output], num_cached_tokens=0, metrics=metrics
-    )
+    return SimpleNamespace(finished=True, request_id=request_id, outputs=[output], num_cached_tokens=0, metrics=metrics)

@@ -1,0 +1,110 @@
+"""The job itself: every prompt in the promoted order, resumable, and its outputs in the file's order.
+
+In: the name of a job in params.yaml. Out: data/<job>/outputs.parquet, a `BatchRun`, and what MLflow, DVC and Prefect
+hold of it. A run that was killed goes on where it was; works with and without a Prefect server.
+
+    orderproof generate six-domains
+"""
+
+from __future__ import annotations
+
+import datetime
+from contextlib import ExitStack
+from pathlib import Path
+
+from prefect import flow, task
+from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
+
+from orderproof.flows.accelerator import accelerator
+from orderproof.flows.batch_reporting import BatchReporter, announce_batch
+from orderproof.flows.measure import start_engine
+from orderproof.flows.reporting import flow_run_id
+from orderproof.tasks import batch_recording, checkpoint, delivery, generation, recording, sending
+from orderproof.tasks.batch_record import BatchRun, record_of
+from orderproof.tasks.delivery import Delivered
+from orderproof.tasks.engines.client import VllmEngine
+from orderproof.tasks.generation import Batch, Generated
+from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.orders import Order
+from orderproof.tasks.prompt_source import PromptSource
+from orderproof.tasks.tokenization import Tokenizer
+
+
+@flow(name="run-batch", flow_run_name="generate {job}", persist_result=False)
+def run_batch(job: str, params: str = "params.yaml", restart: bool = False) -> BatchRun:
+    """Generate for every prompt of a job, in the order that was promoted for it.
+
+    Args:
+        job: its name in params.yaml.
+        params: path of params.yaml.
+        restart: begin anew; an unfinished run's results are moved aside, never deleted.
+    """
+    this, started = load_job(Path(params), job), datetime.datetime.now(datetime.UTC)
+    with ExitStack() as held:
+        held.enter_context(
+            checkpoint.only_run(this.data_dir, wait=this.generate.when_running == "wait", waiting=_waiting)
+        )
+        inputs = recording.inputs_of(this)
+        source = held.enter_context(validate(this))
+        tokenizer = Tokenizer(this)
+        order, why = choose_order(this, source, tokenizer)
+        batch = generation.begin(this, source, order, tokenizer, restart=restart)
+        held.enter_context(batch.checkpoint)
+        generated, engine = Generated(), None
+        if len(batch.checkpoint.pending):
+            with accelerator(this.root), start_engine(this) as engine:
+                generated = generate(batch, engine)
+        delivered = restore(batch)
+        run = record_of(batch, why, generated, engine.info if engine else None, delivered, started)
+        batch.checkpoint.discard()
+    return announce_batch(record(this, report(this, run), inputs), this)
+
+
+@task(name="validate", task_run_name="validate prompts", cache_policy=NO_CACHE)
+def validate(job: Job) -> PromptSource:
+    """Every row is read and checked, before anything is spent."""
+    return PromptSource(job.prompts_path)
+
+
+@task(name="order", task_run_name="take or make the order", cache_policy=NO_CACHE)
+def choose_order(job: Job, source: PromptSource, tokenizer: Tokenizer) -> tuple[Order, str]:
+    """The promoted order; for new prompts what its way to order gives; else the file's own."""
+    kept = checkpoint.kept_order(job.data_dir / checkpoint.FOLDER)
+    return sending.order_of(job, source, lambda: tokenizer, kept)
+
+
+@task(name="generate", task_run_name="generate", cache_policy=NO_CACHE)
+def generate(batch: Batch, engine: VllmEngine) -> Generated:
+    """What is still to be sent, each answer on disk as it finishes."""
+    kept, total = batch.checkpoint.resumed, len(batch.source)
+    if kept:
+        get_run_logger().info("%d of %d prompts were finished by an earlier run and are not sent again", kept, total)
+    if batch.checkpoint.damaged:
+        get_run_logger().warning(
+            "%d results on disk were damaged: their prompts are sent again", batch.checkpoint.damaged
+        )
+    with BatchReporter(batch.job, total, kept) as reporter:
+        return generation.generate(batch, engine, reporter.progress)
+
+
+@task(name="restore", task_run_name="restore the file's order, validate outputs", cache_policy=NO_CACHE)
+def restore(batch: Batch) -> Delivered:
+    """Great Expectations on the outputs, and outputs.parquet only if they hold."""
+    return delivery.deliver(batch, batch.job.root / "reports" / "validation" / batch.job.name)
+
+
+@task(name="report", task_run_name="draw the picture, tell MLflow", cache_policy=NO_CACHE)
+def report(job: Job, run: BatchRun) -> BatchRun:
+    """The run's record and picture; MLflow now, or later where it is down."""
+    return batch_recording.report(job, run, flow_run_id())
+
+
+@task(name="record", task_run_name="record in DVC", cache_policy=NO_CACHE)
+def record(job: Job, run: BatchRun, inputs: recording.Inputs) -> BatchRun:
+    """The outputs in DVC, and published as far as the job asks for it."""
+    return batch_recording.record(job, run, inputs)
+
+
+def _waiting(holder: str) -> None:
+    get_run_logger().info("%s generates for this job: waiting for it to end", holder)

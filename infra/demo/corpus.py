@@ -1,0 +1,122 @@
+"""What a demo model learns from: the text of prompts, cut into batches.
+
+In: prompt files. Out: a tokenizer and an endless stream of batches. Knows nothing of the model.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orderproof.tasks.prompts import Prompt, read_prompts
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerFast
+
+END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+CHAT_SHARE = 0.25  # of documents in chat form, so that plain and chat prompts both look familiar
+MAX_LENGTH_TOKENS = 2048
+
+Domains = Mapping[str, Sequence["Source"]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is kept of a prompt: its text and, where the file has one, the answer to it."""
+
+    text: str
+    reference: str | None
+
+
+def read_domains(paths: Sequence[Path]) -> Domains:
+    """label → its prompts; those without a label form a domain of their own, ``.
+
+    Raises:
+        orderproof.tasks.prompts.PromptError: a file or a row of it cannot be read.
+    """
+    domains: dict[str, list[Source]] = defaultdict(list)
+    for path in paths:
+        for prompt in read_prompts(path):
+            domains[prompt.label or ""].append(Source(_plain(prompt), prompt.reference))
+    return domains
+
+
+def _plain(prompt: Prompt) -> str:
+    if isinstance(prompt.text, str):
+        return prompt.text
+    return "\n".join(message["content"] for message in prompt.text)
+
+
+def train_tokenizer(domains: Domains, vocabulary: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE of at most `vocabulary` tokens: it can write any text, and adds no token unasked."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END_OF_TEXT, TURN_START, TURN_END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    bpe.train_from_iterator((source.text for sources in domains.values() for source in sources), trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
+        eos_token=TURN_END,
+        pad_token=END_OF_TEXT,
+        model_max_length=MAX_LENGTH_TOKENS,
+        chat_template=CHATML,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def batches(
+    domains: Domains, tokenizer: PreTrainedTokenizerFast, shape: tuple[int, int], seed: int
+) -> Iterator[torch.Tensor]:
+    """int64[sequences, tokens] for ever. Each sequence is cut from documents of one domain, each domain as often."""
+    import torch
+
+    rng = random.Random(seed)
+    documents = {label: _documents(sources, rng) for label, sources in sorted(domains.items())}
+    turn: list[str] = []
+    while True:
+        rows = []
+        for _ in range(shape[0]):
+            turn = turn or rng.sample(list(documents), len(documents))
+            rows.append(_sequence(documents[turn.pop()], tokenizer, shape[1]))
+        yield torch.tensor(rows)
+
+
+def _sequence(documents: Iterator[str], tokenizer: PreTrainedTokenizerFast, length: int) -> list[int]:
+    ids: list[int] = []
+    while len(ids) < length:
+        ids += tokenizer.encode(next(documents))
+    return ids[:length]
+
+
+def _documents(sources: Sequence[Source], rng: random.Random) -> Iterator[str]:
+    """Prompt and answer for ever, newly shuffled each time round; a prompt without a reference is answered by another
+    prompt, so that the model goes on in the same domain and comes to an end."""
+    while True:
+        turn = rng.sample(sources, len(sources))
+        for source, neighbour in zip(turn, turn[1:] + turn[:1], strict=True):
+            answer = neighbour.text if source.reference is None else source.reference
+            yield _chat(source.text, answer) if rng.random() < CHAT_SHARE else f"{source.text}\n{answer}{END_OF_TEXT}"
+
+
+def _chat(prompt: str, answer: str) -> str:
+    turns: Iterable[tuple[str, str]] = (("user", prompt), ("assistant", answer))
+    return "".join(f"{TURN_START}{role}\n{text}{TURN_END}\n" for role, text in turns)

@@ -1,0 +1,141 @@
+"""Batches on the stand-in for vLLM: a project in a folder, and a run of its job without Prefect.
+
+Run as a script it is the process that the kill tests kill: `python batches.py FOLDER`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orderproof.tasks import checkpoint, generation, sending
+from orderproof.tasks.batch_record import BatchRun, record_of
+from orderproof.tasks.delivery import Delivered, deliver
+from orderproof.tasks.engines import Engine
+from orderproof.tasks.engines.client import VllmEngine
+from orderproof.tasks.files import md5_of, write_atomically
+from orderproof.tasks.generation import Generated
+from orderproof.tasks.jobs import EngineSpec, Job, load_job
+from orderproof.tasks.orders import make_order, write_order
+from orderproof.tasks.promotion import ORDER_FILE, RECORD_FILE, Promotion
+from orderproof.tasks.prompt_rows import Prompt
+from orderproof.tasks.prompt_source import PromptSource
+
+DRIVER = Path(__file__)
+STANDIN = Path(__file__).parents[1] / "standin"
+MAX_NUM_SEQS, MAX_MODEL_LEN, MAX_TOKENS = 16, 64, 8
+LABELS = 7
+
+
+class Bytes:
+    """A tokenizer that loads in no time."""
+
+    def __call__(self, prompts: Sequence[Prompt]) -> tuple[list[str], list[list[int]]]:
+        texts = [self.render(prompt) for prompt in prompts]
+        return texts, [list(text.encode()) for text in texts]
+
+    def render(self, prompt: Prompt) -> str:
+        assert isinstance(prompt.text, str)
+        return prompt.text
+
+
+def make_project(root: Path, prompts: int, *, step_ms: float = 0, generate: dict[str, Any] | None = None) -> Job:
+    """A job `it` of so many prompts with labels in no order, whose engine is the stand-in."""
+    (root / "m").mkdir(parents=True)
+    (root / "m" / "config.json").write_text('{"model_type": "qwen3_moe"}')
+    env = {"PYTHONPATH": str(STANDIN), "STANDIN_STEP_MS": str(step_ms), "STANDIN_LOG": str(root / "generated.log")}
+    engine = {"args": {"max_num_seqs": MAX_NUM_SEQS, "max_model_len": MAX_MODEL_LEN}, "env": env}
+    job = {"prompts": "data/it/prompts.jsonl", "model": "m", "engine": engine, "sampling": {"max_tokens": MAX_TOKENS}}
+    params = {"defaults": {"measure": {"seed": 0}}, "jobs": {"it": job}, "generate": {"it": generate or {}}}
+    (root / "params.yaml").write_text(json.dumps(params))  # JSON is YAML
+    made = load_job(root / "params.yaml", "it")
+    write_prompts(made, [f"prompt {k}" for k in range(prompts)])
+    return made
+
+
+def make_real_project(root: Path, model: Path, spec: EngineSpec, sampling: dict[str, Any], texts: Sequence[str]) -> Job:
+    """A job `it` on a real engine."""
+    engine = {"args": spec.args, "env": spec.env}
+    job = {"prompts": "data/it/prompts.jsonl", "model": str(model), "engine": engine, "sampling": sampling}
+    root.mkdir(parents=True)
+    (root / "params.yaml").write_text(json.dumps({"jobs": {"it": job}}))
+    made = load_job(root / "params.yaml", "it")
+    write_prompts(made, texts)
+    return made
+
+
+def write_prompts(job: Job, texts: Sequence[str]) -> None:
+    job.prompts_path.parent.mkdir(parents=True, exist_ok=True)
+    with open(job.prompts_path, "w") as sink:
+        for k, text in enumerate(texts):
+            sink.write(json.dumps({"id": f"p{k}", "text": text, "label": f"domain {k * 3 % LABELS}"}) + "\n")
+
+
+def promote_label_order(job: Job) -> None:
+    """Pin the label order, as a trial's promotion would."""
+    ids = [json.loads(line)["id"] for line in job.prompts_path.read_text().splitlines()]
+    prompts = [json.loads(line) for line in job.prompts_path.read_text().splitlines()]
+    order = make_order(job.order.model_copy(update={"method": "label"}), prompts, md5_of(job.prompts_path))
+    write_order(job.data_dir / ORDER_FILE, order, ids)
+    record = Promotion(
+        job=job.name,
+        promoted=True,
+        order=order.record(),
+        order_md5=md5_of(job.data_dir / ORDER_FILE),
+        prompts=len(ids),
+        trial="20261129T144640Z-3f9a",
+        created_utc="2026-11-29T15:00:00+00:00",
+    )
+    write_atomically(job.data_dir / RECORD_FILE, record.model_dump_json())
+
+
+def run_batch(
+    job: Job, *, restart: bool = False, start: Callable[[Job], AbstractContextManager[Engine]] | None = None
+) -> tuple[Generated, Delivered]:
+    """What flows/batch.py does, without Prefect, trackers and DVC."""
+    generated, delivered, _ = recorded_batch(job, restart=restart, start=start)
+    return generated, delivered
+
+
+def recorded_batch(
+    job: Job, *, restart: bool = False, start: Callable[[Job], AbstractContextManager[Engine]] | None = None
+) -> tuple[Generated, Delivered, BatchRun]:
+    """The same, with the record of the run."""
+    tokenizer: Any = Bytes()
+    started = datetime.datetime.now(datetime.UTC)
+    with ExitStack() as held:
+        held.enter_context(checkpoint.only_run(job.data_dir, wait=job.generate.when_running == "wait"))
+        source = held.enter_context(PromptSource(job.prompts_path))
+        kept = checkpoint.kept_order(job.data_dir / checkpoint.FOLDER)
+        order, why = sending.order_of(job, source, lambda: tokenizer, kept)
+        batch = generation.begin(job, source, order, tokenizer, restart=restart)
+        held.enter_context(batch.checkpoint)
+        generated, engine = Generated(), None
+        if len(batch.checkpoint.pending):
+            with (start or standin)(job) as engine:
+                generated = generation.generate(batch, engine)
+        delivered = deliver(batch, job.root / "reports" / "validation" / job.name)
+        run = record_of(batch, why, generated, engine.info if engine else None, delivered, started)
+        batch.checkpoint.discard()
+        return generated, delivered, run
+
+
+def standin(job: Job) -> VllmEngine:
+    return VllmEngine(job.engine, job.model_path, job.sampling, job.root / "engine.log")
+
+
+def generated_places(job: Job) -> np.ndarray:
+    """Places in the file of all that the engine ever finished, in the order in which it did."""
+    log = job.root / "generated.log"
+    return np.array([int(line) for line in log.read_text().split("\n")[:-1]] if log.exists() else [], np.int64)
+
+
+if __name__ == "__main__":
+    run_batch(load_job(Path(sys.argv[1]) / "params.yaml", "it"))

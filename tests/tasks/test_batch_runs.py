@@ -1,0 +1,144 @@
+"""A run's record, its picture, and what real MLflow holds of it. The engine is the stand-in."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orderproof.tasks.batch_picture import draw_batch
+from orderproof.tasks.batch_record import BatchRun, keep, read_runs, reports_of
+from orderproof.tasks.batch_recording import record, report
+from orderproof.tasks.batch_tracking import RUN_TAG, log_waiting
+from orderproof.tasks.engines import EngineError
+from orderproof.tasks.files import md5_of
+from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.recording import inputs_of
+from orderproof.tasks.status import job_status, status_lines
+from orderproof.tasks.tracking import tracking_uri
+from tests.e2e.batches import make_project, promote_label_order, recorded_batch
+from tests.e2e.test_batch_faults import run_and
+
+PROMPTS = 120
+NOWHERE = "http://127.0.0.1:9"  # nobody listens on `discard`
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    made = make_project(tmp_path / "p", PROMPTS, step_ms=1)
+    promote_label_order(made)
+    return made.model_copy(update={"reporting": made.reporting.model_copy(update={"price_per_hour": 3.6})})
+
+
+def sent_runs(job: Job) -> list[Any]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=tracking_uri(job.root))
+    experiment = client.get_experiment_by_name(f"orderproof/{job.name}")
+    assert experiment is not None
+    return list(client.search_runs([experiment.experiment_id]))
+
+
+def test_a_run_is_recorded_with_the_figures_of_its_work(job: Job) -> None:
+    generated, _, run = recorded_batch(job)
+    assert (run.prompts, run.generated, run.resumed, run.failed) == (PROMPTS, PROMPTS, 0, 0)
+    assert (run.order.method, run.output_tokens) == ("label", PROMPTS * 8)
+    assert generated.figures is not None
+    assert run.throughput_tok_s == pytest.approx(PROMPTS * 8 / run.wall_s)
+    assert run.cost_per_1k_requests == pytest.approx(1000 * 3.6 / 3600 * run.wall_s / PROMPTS)
+    assert run.time_per_batch_ms is not None
+    assert 1 <= run.time_per_batch_ms <= (run.time_per_batch_p95_ms or 0)
+    assert 0 < (run.running_mean or 0) <= 16
+    assert run.outputs_md5 == md5_of(job.root / run.outputs)
+    assert BatchRun.model_validate_json(run.model_dump_json()) == run
+
+
+def test_a_run_that_went_on_has_the_figures_of_its_own_part(job: Job) -> None:
+    with pytest.raises(EngineError):
+        run_and(job, lambda engine: os.killpg(engine.pid, signal.SIGKILL), after=40)
+    _, _, run = recorded_batch(job)
+    assert run.resumed >= 40
+    assert run.generated == PROMPTS - run.resumed
+    assert run.output_tokens == run.generated * 8
+
+
+def test_mlflow_holds_a_run_once_however_often_it_is_sent(job: Job) -> None:
+    run = report(job, recorded_batch(job)[2], None)
+    assert run.mlflow_run
+    keep(job, run.model_copy(update={"mlflow_run": None}))
+    (again,) = log_waiting(job)
+    (held,) = sent_runs(job)
+    assert held.info.run_id == run.mlflow_run == again.mlflow_run
+    assert (held.info.status, held.info.run_name) == ("FINISHED", f"generate {run.started_utc}")
+    assert held.data.metrics["throughput_tok_s"] == run.throughput_tok_s
+    assert held.data.params["order"] == "label"
+    assert held.data.tags[RUN_TAG] == run.run
+
+
+def test_a_tracker_that_is_down_is_a_note_and_is_told_later(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    run = report(job, recorded_batch(job)[2], None)
+    assert run.mlflow_run is None
+    assert "`orderproof log it` sends it later" in run.notes[0]
+    assert (job.root / run.outputs).exists()
+    assert (reports_of(job) / f"{run.run}.png").exists()
+    assert "not in MLflow yet" in "\n".join(status_lines([job_status(job)]))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert [sent.run for sent in log_waiting(job)] == [run.run]
+    assert len(sent_runs(job)) == 1
+    assert log_waiting(job) == []
+
+
+def test_the_next_run_takes_along_what_no_tracker_took(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    report(job, recorded_batch(job)[2], None)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    report(job, recorded_batch(job)[2], None)
+    assert [run.mlflow_run is not None for run in read_runs(job)] == [True, True]
+    assert len(sent_runs(job)) == 2
+
+
+def test_a_picture_shows_the_steps_and_nothing_is_drawn_of_none(job: Job, tmp_path: Path) -> None:
+    _, _, run = recorded_batch(job)
+    assert draw_batch(run, tmp_path / "run.png") == tmp_path / "run.png"
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+    assert draw_batch(run.model_copy(update={"curve": ()}), tmp_path / "none.png") is None
+
+
+def test_outside_of_dvc_the_outputs_are_there_and_a_note_says_so(job: Job) -> None:
+    inputs = inputs_of(job)
+    run = record(job, recorded_batch(job)[2], inputs)
+    assert "is not inside a DVC repository" in run.notes[0]
+
+
+def test_status_tells_of_the_checkpoint_and_then_of_the_run(job: Job) -> None:
+    assert (job_status(job)["checkpoint"], job_status(job)["last_run"]) == (None, None)
+    with pytest.raises(EngineError):
+        run_and(job, lambda engine: os.killpg(engine.pid, signal.SIGKILL), after=40)
+    kept = job_status(job)["checkpoint"]
+    assert (kept["results"] >= 40, kept["prompts"]) == (True, PROMPTS)
+    assert f"{kept['results']} of {PROMPTS} results are kept" in "\n".join(status_lines([job_status(job)]))
+    keep(job, recorded_batch(job)[2])
+    told = job_status(job)
+    assert told["checkpoint"] is None
+    assert {key: told["last_run"][key] for key in ("order", "prompts", "failed", "current", "sent")} == {
+        "order": "label", "prompts": PROMPTS, "failed": 0, "current": True, "sent": False,
+    }  # fmt: skip
+    with open(job.prompts_path, "a") as sink:
+        sink.write('{"id": "new", "text": "t"}\n')
+    assert job_status(job)["last_run"]["current"] is False
+    assert "of another version of the prompts" in "\n".join(status_lines([job_status(job)]))
+
+
+def test_a_broken_record_is_told_and_the_rest_of_the_status_stands(job: Job) -> None:
+    reports_of(job).mkdir(parents=True)
+    (reports_of(job) / "20261129T144640Z-3f9a.json").write_text("{")
+    told = job_status(load_job(job.root / "params.yaml", "it"))
+    assert told["last_run"] is None
+    assert any("not readable as the record of a run" in problem for problem in told["problems"])
