@@ -20,15 +20,17 @@ from orderproof.flows.accelerator import accelerator
 from orderproof.flows.batch_reporting import BatchReporter, announce_batch
 from orderproof.flows.measure import start_engine
 from orderproof.flows.reporting import flow_run_id
-from orderproof.tasks import batch_recording, checkpoint, delivery, generation, recording, sending
-from orderproof.tasks.batch_record import BatchRun, record_of
-from orderproof.tasks.delivery import Delivered
+from orderproof.tasks import recording
+from orderproof.tasks.batch import checkpoint, delivery, generation, sending
+from orderproof.tasks.batch import recording as batch_recording
+from orderproof.tasks.batch.delivery import Delivered
+from orderproof.tasks.batch.generation import Batch, Generated
+from orderproof.tasks.batch.record import BatchRun, record_of
 from orderproof.tasks.engines.client import VllmEngine
-from orderproof.tasks.generation import Batch, Generated
 from orderproof.tasks.jobs import Job, load_job
 from orderproof.tasks.orders import Order
-from orderproof.tasks.prompt_source import PromptSource
-from orderproof.tasks.tokenization import Tokenizer
+from orderproof.tasks.prompts.source import PromptSource
+from orderproof.tasks.prompts.tokenization import Tokenizer
 
 
 @flow(name="run-batch", flow_run_name="generate {job}", persist_result=False)

@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from orderproof.flows.reporting import ARTIFACT_EVERY_S
-from orderproof.tasks.batch_record import BatchRun
+from orderproof.tasks.batch.record import BatchRun
+from orderproof.tasks.batch.step_summary import StepSummary
 from orderproof.tasks.jobs import Job
-from orderproof.tasks.step_summary import StepSummary
 
 BAR_EVERY_S = 0.25
 LOG_EVERY_S = 60.0

@@ -251,7 +251,7 @@ def log_again(
     as_json: Json = False,
 ) -> None:
     """Send to MLflow what did not reach it before: runs of the batch, and a trial. Sending twice changes nothing."""
-    from orderproof.tasks.batch_tracking import log_waiting
+    from orderproof.tasks.batch.tracking import log_waiting
     from orderproof.tasks.evidence import find_trial
     from orderproof.tasks.judgement import judge
     from orderproof.tasks.recording import git_revision

@@ -11,9 +11,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from orderproof.tasks.divergence import first_divergence
 from orderproof.tasks.evidence import CANDIDATE, CONTROL, Block, EvidenceError, Trial
 from orderproof.tasks.outputs import OutputChange, PassOutputs, compare, rows_in_file_order
+from orderproof.tasks.outputs.divergence import first_divergence
 from orderproof.tasks.verdict import Verdict, decide
 
 

@@ -13,14 +13,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orderproof.tasks import dvc, figures, page, promotion, publish, tracking
+from orderproof.tasks import promotion, tracking
 from orderproof.tasks.evidence import Trial, write_verdict
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.models import read_model
 from orderproof.tasks.orders import Order
 from orderproof.tasks.outcome import Outcome
 from orderproof.tasks.plan import Plan
+from orderproof.tasks.promotion import dvc, publish
 from orderproof.tasks.prompts import TokenizedPrompts, dataset_md5
+from orderproof.tasks.report import figures, page
 
 
 @dataclass(frozen=True)

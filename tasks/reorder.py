@@ -19,7 +19,7 @@ from orderproof.tasks.files import atomic_file
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.orders import Order, PromptView, make_order
 from orderproof.tasks.orders.view import text_of
-from orderproof.tasks.row_files import STANDARD_STREAM, Rows, open_rows
+from orderproof.tasks.prompts.row_files import STANDARD_STREAM, Rows, open_rows
 from orderproof.tasks.signals import Progress
 
 NAMED_IDS = 5  # of each kind, in a message

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orderproof.tasks.batch_record import BatchRecordError, read_runs
-from orderproof.tasks.checkpoint import FOLDER, CheckpointError, progress_of
+from orderproof.tasks.batch.checkpoint import FOLDER, CheckpointError, progress_of
+from orderproof.tasks.batch.record import BatchRecordError, read_runs
 from orderproof.tasks.evidence import VERDICT_FILE, EvidenceError, Trial
 from orderproof.tasks.files import md5_of
 from orderproof.tasks.jobs import Job

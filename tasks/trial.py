@@ -18,8 +18,8 @@ from orderproof.tasks.engines import Engine, Failure, Figures, Output, Request
 from orderproof.tasks.evidence import TOKENS_SCHEMA, Pass, Trial, record, register
 from orderproof.tasks.jobs import Job, OrderSpec
 from orderproof.tasks.orders import Order, make_order
+from orderproof.tasks.outputs.scorers import score
 from orderproof.tasks.plan import Plan
-from orderproof.tasks.scorers import score
 
 SERIES_POINTS = 100  # of a pass's step times, for its picture
 WARM_UP_BATCHES = 8

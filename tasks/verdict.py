@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from scipy import special  # type: ignore[import-untyped]
+from scipy import special
 
 from orderproof.tasks.outputs import TOLERANCE, OutputChange, ScoreChange
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.tasks.orders.order import OrderError
-from orderproof.tasks.prompt_rows import Prompt
-from orderproof.tasks.tokenization import TokenizedPrompts
+from orderproof.tasks.prompts.rows import Prompt
+from orderproof.tasks.prompts.tokenization import TokenizedPrompts
 
 TEXT_FIELDS = ("text", "prompt", "messages", "input")  # ours, completions, chat, embeddings
 

@@ -15,18 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from orderproof.tasks import checkpoint, generation, sending
-from orderproof.tasks.batch_record import BatchRun, record_of
-from orderproof.tasks.delivery import Delivered, deliver
+from orderproof.tasks.batch import checkpoint, generation, sending
+from orderproof.tasks.batch.delivery import Delivered, deliver
+from orderproof.tasks.batch.generation import Generated
+from orderproof.tasks.batch.record import BatchRun, record_of
 from orderproof.tasks.engines import Engine
 from orderproof.tasks.engines.client import VllmEngine
 from orderproof.tasks.files import md5_of, write_atomically
-from orderproof.tasks.generation import Generated
 from orderproof.tasks.jobs import EngineSpec, Job, load_job
 from orderproof.tasks.orders import make_order, write_order
 from orderproof.tasks.promotion import ORDER_FILE, RECORD_FILE, Promotion
-from orderproof.tasks.prompt_rows import Prompt
-from orderproof.tasks.prompt_source import PromptSource
+from orderproof.tasks.prompts.rows import Prompt
+from orderproof.tasks.prompts.source import PromptSource
 
 DRIVER = Path(__file__)
 STANDIN = Path(__file__).parents[1] / "standin"

@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from orderproof.tasks import checkpoint
-from orderproof.tasks.checkpoint import FOLDER, CheckpointError
-from orderproof.tasks.delivery import OUTPUTS_FILE, DeliveryError
+from orderproof.tasks.batch import checkpoint
+from orderproof.tasks.batch.checkpoint import FOLDER, CheckpointError
+from orderproof.tasks.batch.delivery import OUTPUTS_FILE, DeliveryError
 from orderproof.tasks.engines import Engine, EngineError, Failure, Figures, Output, Request, Steps
 from orderproof.tasks.engines.client import VllmEngine
 from orderproof.tasks.jobs import Job, load_job

@@ -15,8 +15,8 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from orderproof.tasks.checkpoint import FOLDER, RESULTS_FILE
-from orderproof.tasks.delivery import OUTPUTS_FILE
+from orderproof.tasks.batch.checkpoint import FOLDER, RESULTS_FILE
+from orderproof.tasks.batch.delivery import OUTPUTS_FILE
 from orderproof.tasks.engines.client import QUEUED_BATCHES
 from orderproof.tasks.jobs import Job
 from tests.e2e.batches import (

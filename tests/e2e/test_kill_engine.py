@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from orderproof.tasks.checkpoint import FOLDER
-from orderproof.tasks.delivery import OUTPUTS_FILE
+from orderproof.tasks.batch.checkpoint import FOLDER
+from orderproof.tasks.batch.delivery import OUTPUTS_FILE
 from orderproof.tasks.jobs import EngineSpec
 from tests.e2e.batches import make_real_project, promote_label_order
 from tests.e2e.test_kill import finish, kill_many

@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from orderproof.tasks.batch_record import read_runs
-from orderproof.tasks.delivery import OUTPUTS_FILE
+from orderproof.tasks.batch.delivery import OUTPUTS_FILE
+from orderproof.tasks.batch.record import read_runs
 from orderproof.tasks.jobs import Job
 from tests.e2e.test_generate import PROMPTS, job, start, surroundings
 

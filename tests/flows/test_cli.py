@@ -17,8 +17,7 @@ from ruamel.yaml import YAML
 from orderproof.flows import cli
 from orderproof.tasks.evidence import Trial, write_verdict
 from orderproof.tasks.judgement import judge
-
-from ..tasks.trial_maker import make_trial
+from tests.tasks.trial_maker import make_trial
 
 COMMANDS = sorted(
     command.name or str(command.callback and command.callback.__name__) for command in cli.app.registered_commands

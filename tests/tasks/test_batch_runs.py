@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from orderproof.tasks.batch_picture import draw_batch
-from orderproof.tasks.batch_record import BatchRun, keep, read_runs, reports_of
-from orderproof.tasks.batch_recording import record, report
-from orderproof.tasks.batch_tracking import RUN_TAG, log_waiting
+from orderproof.tasks.batch.picture import draw_batch
+from orderproof.tasks.batch.record import BatchRun, keep, read_runs, reports_of
+from orderproof.tasks.batch.recording import record, report
+from orderproof.tasks.batch.tracking import RUN_TAG, log_waiting
 from orderproof.tasks.engines import EngineError
 from orderproof.tasks.files import md5_of
 from orderproof.tasks.jobs import Job, load_job

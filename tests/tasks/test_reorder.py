@@ -17,8 +17,8 @@ import pytest
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.orders import OrderError
+from orderproof.tasks.prompts.row_files import RowError
 from orderproof.tasks.reorder import ReorderError, reorder_file, restore_file
-from orderproof.tasks.row_files import RowError
 
 SHUFFLED, LENGTH, LABEL = OrderSpec(method="shuffled", seed=1), OrderSpec(method="length"), OrderSpec(method="label")
 

@@ -19,8 +19,7 @@ from orderproof.tasks.outcome import TOY
 from orderproof.tasks.promotion import demote, keep_current, promote
 from orderproof.tasks.status import job_status, status_lines
 from orderproof.tasks.verdict import Rule, refused
-
-from .trial_maker import LABELS, make_job, make_trial
+from tests.tasks.trial_maker import LABELS, make_job, make_trial
 
 PROMPTS = 48
 FIRST, SECOND = "20261129T144640Z-3f9a", "20261130T144640Z-77aa"
@@ -256,7 +255,7 @@ def test_half_of_an_order_is_named(project: Project, missing: str) -> None:
 def test_a_broken_trial_is_named_and_the_others_stand(project: Project, name: str, content: bytes) -> None:
     project.trial(FIRST)
     project.trial(SECOND, seed=1)
-    (project.job.reports_dir / FIRST / name).write_bytes(content or b"{")
+    (project.job.reports_dir / FIRST / name).write_bytes((content or b"{") + b"\n")
     told = project.status()
     assert told["trials"] == 1
     assert told["verdict"]["trial"] == SECOND

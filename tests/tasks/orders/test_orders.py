@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.orders import METHODS, OrderError, expert_friendly_order, make_order, restore, shuffle_like
-from orderproof.tasks.prompt_rows import Prompt
+from orderproof.tasks.prompts.rows import Prompt
 
 Make = Callable[..., list[dict[str, Any]]]
 CLUSTER = {"embedding": "lexical", "clusters": 4}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from orderproof.tasks.orders import view_of
-from orderproof.tasks.tokenization import TokenizedPrompts
+from orderproof.tasks.prompts.tokenization import TokenizedPrompts
 
 
 def test_tokenized_prompts_are_seen_with_their_lines_labels_and_token_counts() -> None:

@@ -1,0 +1,141 @@
+"""From a whole checkpoint to data/<job>/outputs.parquet, in the order of the prompts file.
+
+In: a job's prompts and its finished checkpoint. Out: outputs.parquet, whole or not at all, after its expectations were
+met; or a `DeliveryError`, and everything is kept. Knows nothing of engines, trackers or DVC.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from orderproof.tasks.batch.checkpoint import Checkpoint, Result
+from orderproof.tasks.batch.generation import Batch, failures
+from orderproof.tasks.errors import OrderproofError
+from orderproof.tasks.expectations import validate_outputs
+from orderproof.tasks.files import atomic_file
+
+OUTPUTS_FILE = "outputs.parquet"
+ROWS_PER_GROUP = 1024  # in memory at a time, with all their tokens
+ROWS_PER_SUITE = 65_536  # that one run of the expectations sees; of them only ids and counts are in memory
+SHOWN_FAILURES = 5
+
+# One row per prompt, in the order of the prompts file.
+OUTPUTS_SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), False),
+        ("text", pa.string()),  # null: failed
+        ("token_ids", pa.list_(pa.int32())),
+        pa.field("finish_reason", pa.string(), False),  # stop | length | failed
+        ("prompt_tokens", pa.int32()),
+        ("output_tokens", pa.int32()),
+        ("error", pa.string()),  # why it failed, or how its output is not what was asked; null: all is well
+    ]
+)
+_LIGHT = ["id", "n_tokens", "asked_tokens", "finish_reason", "error"]  # what the expectations look at
+
+
+class DeliveryError(OrderproofError):
+    """The results are whole and kept, but cannot be handed over: why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """The outputs of a job, and what is wrong with some of them."""
+
+    path: Path
+    failed: int
+    failures: tuple[tuple[str, str], ...]  # (id, reason) of the first few
+
+
+def deliver(batch: Batch, folder: Path) -> Delivered:
+    """Write outputs.parquet from a checkpoint that holds every prompt.
+
+    Args:
+        folder: for what the expectations found; a large job has a part of it for each ROWS_PER_SUITE outputs.
+
+    Raises:
+        DeliveryError: more failures than are tolerated, or the file cannot be written.
+        ValidationFailed: the outputs are not one for each prompt, in the file's order.
+        PromptError: the prompts were edited meanwhile.
+    """
+    job, checkpoint = batch.job, batch.checkpoint
+    failed, first = failures(checkpoint, SHOWN_FAILURES)
+    told = tuple((result.id, result.error or "") for result in first)
+    _refuse_intolerable(batch, failed, told)
+    path = job.data_dir / OUTPUTS_FILE
+    ids = batch.source.ids()
+    for torn in path.parent.glob(f".{path.name}.*.part"):  # of a run that was killed here
+        torn.unlink(missing_ok=True)
+    try:
+        with atomic_file(path) as sink, pq.ParquetWriter(sink, OUTPUTS_SCHEMA, compression="zstd") as writer:
+            for start in range(0, len(batch.source), ROWS_PER_SUITE):
+                light = _write_part(checkpoint, writer, range(start, min(start + ROWS_PER_SUITE, len(batch.source))))
+                part = folder if len(batch.source) <= ROWS_PER_SUITE else folder / f"from-{start:09d}"
+                expected = list(itertools.islice(ids, ROWS_PER_SUITE))
+                batch.source.refuse_edits()  # before other ids than those that were sent are expected
+                validate_outputs(expected, light, part, source=str(path))
+            batch.source.refuse_edits()  # and once more, at the last moment before the file appears
+    except OSError as error:
+        raise DeliveryError(
+            f"{path} cannot be written: {error.strerror or error}. All results are kept in {checkpoint.folder}; "
+            "when that is mended, run the job again, which sends nothing twice"
+        ) from None
+    return Delivered(path, failed, told)
+
+
+def _refuse_intolerable(batch: Batch, failed: int, told: tuple[tuple[str, str], ...]) -> None:
+    tolerated, total = batch.job.generate.tolerated_failures, len(batch.source)
+    if failed <= tolerated * total:
+        return
+    named = "; ".join(f"{id!r}: {reason}" for id, reason in told)
+    raise DeliveryError(
+        f"{failed} of {total} prompts have no output as asked ({named}{' …' if failed > len(told) else ''}), and "
+        f"`tolerated_failures` under `generate` in params.yaml is {tolerated:g}. The others are kept in "
+        f"{batch.checkpoint.folder}: mend what these need and run the job again, or tolerate {failed / total:.4g}"
+    )
+
+
+def _write_part(checkpoint: Checkpoint, writer: pq.ParquetWriter, places: range) -> pa.Table:
+    """Write some rows, a group at a time; returns what the expectations look at."""
+    light = []
+    for start in range(places.start, places.stop, ROWS_PER_GROUP):
+        results = list(_restored(checkpoint, range(start, min(start + ROWS_PER_GROUP, places.stop))))
+        writer.write_table(_table(results))
+        light.append(_light(results))
+    return pa.concat_tables(light)
+
+
+def _restored(checkpoint: Checkpoint, places: range) -> Iterator[Result]:
+    """Results in the file's order; one that is missing is left out, and the expectations say so."""
+    return (result for place in places if (result := checkpoint.read(place)))
+
+
+def _table(results: list[Result]) -> pa.Table:
+    columns = [
+        [r.id for r in results],
+        [None if r.finish_reason == "failed" else r.text for r in results],
+        [r.token_ids for r in results],
+        [r.finish_reason for r in results],
+        [r.prompt_tokens for r in results],
+        [len(r.token_ids) for r in results],
+        [r.error for r in results],
+    ]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, OUTPUTS_SCHEMA, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=OUTPUTS_SCHEMA)
+
+
+def _light(results: list[Result]) -> pa.Table:
+    columns = [
+        pa.array([r.id for r in results], pa.string()),
+        pa.array([len(r.token_ids) for r in results], pa.int64()),
+        pa.array([r.asked_tokens for r in results], pa.int64()),
+        pa.array([r.finish_reason for r in results], pa.string()),
+        pa.array([r.error for r in results], pa.string()),
+    ]
+    return pa.Table.from_arrays(columns, names=_LIGHT)

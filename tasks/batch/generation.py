@@ -1,0 +1,199 @@
+"""A whole batch: prompts in the order of sending → an engine → the checkpoint.
+
+In: a `Batch` and a started `Engine`. Out: a result in the checkpoint for every prompt, and the figures of this run.
+Holds a few batches of prompts at a time, whatever their number. Knows nothing of Prefect, MLflow, DVC or
+outputs.parquet.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from orderproof.tasks.batch.checkpoint import ALL_RIGHT, FOLDER, Checkpoint, CheckpointError, Result, open_checkpoint
+from orderproof.tasks.batch.step_summary import StepSummary
+from orderproof.tasks.engines import Engine, EngineError, Failure, Figures, Output, Request
+from orderproof.tasks.expectations.output_suite import FINISHED
+from orderproof.tasks.expectations.prompt_suite import asked_tokens
+from orderproof.tasks.files import write_atomically
+from orderproof.tasks.jobs import Job
+from orderproof.tasks.models import ModelFacts, fingerprint, read_model
+from orderproof.tasks.orders import Order
+from orderproof.tasks.prompts.rows import Prompt, PromptError
+from orderproof.tasks.prompts.source import PromptSource
+from orderproof.tasks.prompts.tokenization import Tokenizer
+
+READ_AHEAD_PROMPTS = 256  # read and tokenized at once, in the order of sending
+ENGINE_FILE = "engine.json"
+
+Progress = Callable[[int, int, StepSummary], None]  # prompts done, prompts in all, the steps so far
+
+
+@dataclass(frozen=True)
+class Batch:
+    """All that a run of a job needs besides its engine."""
+
+    job: Job
+    source: PromptSource
+    tokenizer: Tokenizer
+    checkpoint: Checkpoint
+    key: Mapping[str, Any]  # all that decides an output, but the order and the engine's versions
+    model: ModelFacts
+
+
+@dataclass
+class Generated:
+    """What one run did. A batch that was resumed had several."""
+
+    results: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    steps: StepSummary = field(default_factory=StepSummary)
+    figures: Figures | None = None  # None: the checkpoint held everything already
+
+    def count(self, result: Result) -> None:
+        self.results += 1
+        self.prompt_tokens += result.prompt_tokens
+        self.output_tokens += len(result.token_ids)
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A request that is not answered yet."""
+
+    id: str
+    prompt_tokens: int
+    asked_tokens: int | None
+
+
+def begin(job: Job, source: PromptSource, order: Order, tokenizer: Tokenizer, *, restart: bool = False) -> Batch:
+    """Open the job's checkpoint: a new one, or that of an unfinished run with the same key.
+
+    Raises:
+        CheckpointError: it is of another key, or cannot be written.
+    """
+    model = read_model(job.model_path, job.model)
+    key = _key(job, source, model)
+    return Batch(
+        job, source, tokenizer, open_checkpoint(job.data_dir / FOLDER, key, order, restart=restart), key, model
+    )
+
+
+def _key(job: Job, source: PromptSource, model: ModelFacts) -> dict[str, Any]:
+    engine = job.engine
+    return {
+        "dataset_md5": source.md5,
+        "prompts": len(source),
+        "model": model.fingerprint,
+        "tokenizer": fingerprint(job.tokenizer_path) if job.tokenizer else None,  # None: the model's
+        "engine": {
+            "command": list(engine.command),
+            "in_process": engine.in_process,
+            "args": engine.args,
+            "env": engine.env,
+        },
+        "sampling": job.sampling,
+        "chat_template_args": job.chat_template_args,
+    }
+
+
+def generate(batch: Batch, engine: Engine, progress: Progress | None = None) -> Generated:
+    """Send what is still to be sent; every answer is in the checkpoint before the next one is looked at.
+
+    Requests that fail are results like others, with their reason.
+
+    Raises:
+        EngineError: the engine died, or is not of the versions that gave the earlier results.
+        CheckpointError: a result cannot be written.
+        PromptError: the prompts were edited meanwhile.
+    """
+    _refuse_other_engine(batch.checkpoint, engine)
+    done, flying, counting = Generated(), dict[int, _Sent](), threading.Lock()
+    total, before = len(batch.source), batch.checkpoint.resumed
+
+    def keep(result: Result) -> None:
+        batch.checkpoint.append(result)
+        with counting:  # prompts that cannot be rendered are told of by the thread that reads them
+            done.count(result)
+            if progress:
+                progress(before + done.results, total, done.steps)
+
+    def sink(answer: Output | Failure) -> None:
+        sent = flying.pop(answer.number, None)
+        if sent is None:
+            raise EngineError(f"the engine answered request {answer.number}, which it was not asked or has answered")
+        keep(_result(answer, sent))
+
+    done.figures = engine.run(_requests(batch, flying, keep), batch.job.sampling, sink, done.steps.add)
+    if flying:
+        raise EngineError(f"the engine ended without an answer for {len(flying)} prompts, such as "
+                          f"{next(iter(flying.values())).id!r}; run the job again to send them")  # fmt: skip
+    return done
+
+
+def _requests(batch: Batch, flying: dict[int, _Sent], keep: Callable[[Result], None]) -> Iterator[Request]:
+    """Requests in the order of sending, read and tokenized a little ahead of the engine."""
+    pending = batch.checkpoint.pending
+    for start in range(0, len(pending), READ_AHEAD_PROMPTS):
+        places = pending[start : start + READ_AHEAD_PROMPTS].tolist()
+        prompts = batch.source.read(places)
+        asked = asked_tokens(batch.job, (prompt.sampling for prompt in prompts))
+        tokens = _token_ids(batch.tokenizer, prompts)
+        for place, prompt, ids, most in zip(places, prompts, tokens, asked, strict=True):
+            if isinstance(ids, PromptError):
+                keep(Result(place, prompt.id, 0, most, [], "", "failed", ids.problem))
+                continue
+            flying[place] = _Sent(prompt.id, len(ids), most)
+            yield Request(place, ids, prompt.sampling)
+
+
+def _token_ids(tokenizer: Tokenizer, prompts: list[Prompt]) -> list[list[int] | PromptError]:
+    """Of each prompt; or why it cannot be rendered, which is no reason to hold up the others."""
+    try:
+        return list(tokenizer(prompts)[1])
+    except PromptError as error:
+        if len(prompts) == 1:
+            return [error]
+    return [ids for prompt in prompts for ids in _token_ids(tokenizer, [prompt])]
+
+
+def _result(answer: Output | Failure, sent: _Sent) -> Result:
+    about = (answer.number, sent.id, sent.prompt_tokens, sent.asked_tokens)
+    if isinstance(answer, Failure):
+        return Result(*about, [], "", "failed", answer.reason)
+    if answer.finish_reason not in FINISHED:
+        return Result(*about, [], "", "failed", f"the engine ended it before its time: {answer.finish_reason}")
+    made, error = list(answer.token_ids), None
+    if answer.finish_reason == "length" and sent.asked_tokens is not None and len(made) < sent.asked_tokens:
+        error = f"cut short after {len(made)} of {sent.asked_tokens} tokens: prompt and output reach the model's length"
+    return Result(*about, made, answer.text, answer.finish_reason, error)
+
+
+def _refuse_other_engine(checkpoint: Checkpoint, engine: Engine) -> None:
+    """Results of two versions of an engine are not mixed either; which one it is shows only once it runs."""
+    now = {"versions": dict(engine.info.versions), "device": engine.info.machine.get("device_type")}
+    path = checkpoint.folder / ENGINE_FILE
+    try:
+        if not path.exists() or not checkpoint.resumed:
+            write_atomically(path, json.dumps(now, indent=1) + "\n")
+            return
+        then: Mapping[str, Any] = json.loads(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be written: {error.strerror}") from None
+    if then != now:
+        raise CheckpointError(
+            f"{checkpoint.folder} holds results of another engine ({json.dumps(then)}, now {json.dumps(now)}), and "
+            "they are never mixed. Start that one again, or begin anew with --restart, which moves the checkpoint aside"
+        )
+
+
+def failures(checkpoint: Checkpoint, most: int) -> tuple[int, list[Result]]:
+    """How many prompts have no output, or not the one that was asked; and the first few of them in the file's order."""
+    flawed = np.flatnonzero(checkpoint.state != ALL_RIGHT)
+    first = [checkpoint.read(place) for place in flawed[:most].tolist()]
+    return len(flawed), [result for result in first if result]

@@ -1,0 +1,46 @@
+"""What becomes of a batch's run when its outputs are there: record, picture, MLflow, DVC, git.
+
+In: a job and its `BatchRun`. Out: the `BatchRun`, with notes on what did not work. Outputs never wait for any of
+this: each step may fail for itself, and what no tracker took waits in the record for `orderproof log`.
+"""
+
+from __future__ import annotations
+
+from orderproof.tasks.batch.picture import draw_batch
+from orderproof.tasks.batch.record import BatchRun, keep, reports_of
+from orderproof.tasks.batch.tracking import log_waiting
+from orderproof.tasks.files import md5_of
+from orderproof.tasks.jobs import Job
+from orderproof.tasks.promotion import ORDER_FILE, dvc, publish
+from orderproof.tasks.promotion.dvc import DvcError
+from orderproof.tasks.recording import Inputs, git_revision
+from orderproof.tasks.tracking import TrackingError
+
+
+def report(job: Job, run: BatchRun, prefect_run: str | None) -> BatchRun:
+    """Keep the record, draw its picture, and send it to MLflow with those that an earlier tracker did not take."""
+    run = run.model_copy(update={"prefect_run": prefect_run})
+    keep(job, run)
+    draw_batch(run, reports_of(job) / f"{run.run}.png")
+    try:
+        sent = log_waiting(job, dvc_revision=git_revision(job.root))
+    except TrackingError as error:
+        return run.noting(str(error))
+    return next((one for one in sent if one.run == run.run), run)
+
+
+def record(job: Job, run: BatchRun, inputs: Inputs) -> BatchRun:
+    """Tell DVC of the outputs, and git as far as the job asks for it.
+
+    The outputs are whole whatever DVC says, so its failure is a note; it never records inputs that changed meanwhile.
+    """
+    stage = dvc.stage_of(job.name, "generate")
+    order = job.data_dir / ORDER_FILE
+    pinned = {str(order.relative_to(job.root)): md5_of(order)} if order.exists() else {}
+    try:
+        recorded = dvc.record_in_dvc(job.root, stage, {**inputs.files, **pinned}, inputs.params)
+        if not recorded.recorded:
+            return run.noting(f"not recorded in DVC: {recorded.why}")
+        return run.noting(*publish.publish(job.root, stage, job.reporting.publish, run.sentence()).notes)
+    except DvcError as error:
+        return run.noting(f"not recorded in DVC: {error}")

@@ -1,0 +1,87 @@
+"""The order of a batch: the promoted one, the promoted way to order for new prompts, or the file's own.
+
+In: a job, its prompts on disk. Out: an `Order` and why it is that one. Decides nothing: what is promoted was decided
+by a verdict. Needs no list of ids, so that a million prompts fit. Knows nothing of engines or trackers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from orderproof.tasks.evidence import OrderRecord
+from orderproof.tasks.jobs import Job, OrderSpec
+from orderproof.tasks.orders import Order, OrderError, make_order
+from orderproof.tasks.promotion import ORDER_FILE, read_promotion
+from orderproof.tasks.prompts.source import PromptSource
+from orderproof.tasks.prompts.tokenization import Tokenizer
+
+
+def order_of(
+    job: Job, source: PromptSource, tokenizer: Callable[[], Tokenizer], kept: Order | None = None
+) -> tuple[Order, str]:
+    """The order in which the whole job is sent, and why.
+
+    Args:
+        tokenizer: called only where an order has to be made.
+        kept: the order of an unfinished batch: taken instead of making the same one again.
+
+    Raises:
+        OrderError: the promoted order cannot be read, or its way to order cannot be applied to these prompts.
+        PromotionError: the promotion's record cannot be read.
+    """
+    promotion = read_promotion(job)
+    if promotion is None or not promotion.promoted:
+        return Order(np.arange(len(source)), "file", {}, {}, source.md5), "the file's own order: none is promoted"
+    record = promotion.order
+    if record.dataset_md5 == source.md5:
+        return _pinned(job, source, record), f"promoted by trial {promotion.trial}"
+    why = f"the promoted way to order ({record.method}, trial {promotion.trial}), made for this version of the prompts"
+    wanted = record.model_copy(update={"dataset_md5": source.md5})
+    if kept is not None and _same_making(kept.record(), wanted):
+        return kept, why
+    return make_order(spec_of(record), _view(source, record, tokenizer()), source.md5), why
+
+
+def spec_of(record: OrderRecord) -> OrderSpec:
+    """What to ask for to get such an order of other prompts."""
+    asked: dict[str, Any] = {key: value for key, value in record.parameters.items() if key in OrderSpec.model_fields}
+    seed = next(iter(record.seeds.values()), 0)  # a way to order has one seed, under its own name
+    return OrderSpec.model_validate({**asked, "method": record.method, "seed": seed})
+
+
+def _pinned(job: Job, source: PromptSource, record: OrderRecord) -> Order:
+    path = job.data_dir / ORDER_FILE
+    try:
+        with pq.ParquetFile(path) as table:
+            lots = [_places(source, batch) for batch in table.iter_batches(columns=["position", "prompt_id"])]
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise OrderError(f"{path}: not readable as an order: {' '.join(str(error).split())}. {_REMAKE}") from None
+    sent = np.concatenate([np.empty((0, 2), np.int64), *lots])
+    permutation = sent[np.argsort(sent[:, 0], kind="stable"), 1]
+    order = Order(permutation, record.method, record.parameters, record.seeds, record.dataset_md5)
+    if order.sha256 != record.sha256:
+        raise OrderError(f"{path}: not the order that its record tells of. {_REMAKE}")
+    return order
+
+
+_REMAKE = "Take back the files that DVC recorded (`dvc checkout`), or measure again"
+
+
+def _places(source: PromptSource, batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """int64[n, 2]: position, and place in the file."""
+    return np.stack([batch["position"].to_numpy(), source.places(batch["prompt_id"].to_pylist())], axis=1)
+
+
+def _view(source: PromptSource, record: OrderRecord, tokenizer: Tokenizer) -> Any:
+    in_tokens = record.method == "length" and record.parameters.get("unit") == "tokens"
+    return source.view(tokenizer, labels=record.method == "label", lengths=in_tokens)
+
+
+def _same_making(one: OrderRecord, other: OrderRecord) -> bool:
+    return one.model_copy(update={"sha256": other.sha256}) == other

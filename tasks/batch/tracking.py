@@ -1,0 +1,106 @@
+"""A batch's run sent to MLflow: one run beside the job's trials.
+
+In: a `BatchRun` on disk. Out: the id of its MLflow run, kept in the record; or a `TrackingError`, and the record
+waits for `orderproof log`. Sending it again completes what is there and doubles nothing. Knows nothing of engines or
+Prefect.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from orderproof.tasks.batch.record import BatchRun, keep, read_runs, reports_of
+from orderproof.tasks.evidence import canonical_json
+from orderproof.tasks.jobs import Job
+from orderproof.tasks.tracking import connected, dataset_input, write_run
+from orderproof.tasks.tracking.runs import LONGEST_PARAMETER_CHARS, RunRecord
+
+RUN_TAG = "orderproof.batch"
+METRICS = (
+    "prompts",
+    "resumed",
+    "generated",
+    "failed",
+    "prompt_tokens",
+    "output_tokens",
+    "wall_s",
+    "load_s",
+    "throughput_req_s",
+    "throughput_tok_s",
+    "time_per_batch_ms",
+    "time_per_batch_p95_ms",
+    "steps",
+    "running_mean",
+    "waiting_mean",
+    "preempted",
+    "cost_per_1k_requests",
+)
+CURVES = ("step_ms", "running", "waiting")
+CURVE_POINTS = 200  # sent of each curve; the record has them all
+
+
+def log_batch(job: Job, run: BatchRun, *, dvc_revision: str | None = None) -> BatchRun:
+    """Send a run to the tracker, or complete what an earlier call sent of it; the record keeps the id.
+
+    Raises:
+        TrackingError: the tracker is down or refuses.
+    """
+    folder = reports_of(job)
+    with connected(job, f"run {run.run}", folder) as (client, experiment):
+        known = client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{run.run}'", max_results=1)
+        record = _record(run, dvc_revision)
+        dataset = dataset_input(job, run.dataset_md5, {"prompts": run.prompts})
+        run_id = write_run(client, experiment, record, known[0] if known else None, dataset)
+        for path in (folder / f"{run.run}.json", folder / f"{run.run}.png"):
+            if path.exists():
+                client.log_artifact(run_id, str(path))
+        client.set_terminated(run_id, end_time=record.end_ms)
+    sent = run.model_copy(update={"mlflow_run": run_id})
+    keep(job, sent)
+    return sent
+
+
+def log_waiting(job: Job, *, dvc_revision: str | None = None) -> list[BatchRun]:
+    """Send every run that no tracker has taken yet, oldest first.
+
+    Raises:
+        TrackingError: the tracker is down or refuses; those that it took are kept as sent.
+    """
+    return [log_batch(job, run, dvc_revision=dvc_revision) for run in read_runs(job) if run.mlflow_run is None]
+
+
+def _record(run: BatchRun, dvc_revision: str | None) -> RunRecord:
+    tags = {
+        RUN_TAG: run.run,
+        "dataset_md5": run.dataset_md5,
+        "outputs_md5": run.outputs_md5,
+        "order_sha256": run.order.sha256,
+        "model_fingerprint": run.key.get("model"),
+        "versions": ", ".join(f"{name} {version}" for name, version in sorted(run.versions.items())),
+        "prefect_run": run.prefect_run,
+        "dvc_revision": dvc_revision,
+        "mlflow.note.content": run.sentence(),
+    }
+    params = {
+        "order": run.order.method,
+        "order.parameters": canonical_json(run.order.parameters),
+        "order.why": run.order_why,
+        "engine.args": canonical_json(run.key.get("engine", {}).get("args", {})),
+        "sampling": canonical_json(run.key.get("sampling", {})),
+    }
+    figures = {name: getattr(run, name) for name in METRICS}
+    thinned = run.curve[:: max(1, -(-len(run.curve) // CURVE_POINTS))]
+    return RunRecord(
+        pass_id="",
+        name=f"generate {run.started_utc}",
+        start_ms=_ms(run.started_utc),
+        end_ms=_ms(run.ended_utc),
+        tags={key: value for key, value in tags.items() if value is not None},
+        params={key: value[:LONGEST_PARAMETER_CHARS] for key, value in params.items()},
+        metrics={key: float(value) for key, value in figures.items() if value is not None},
+        series={name: [point[k] for point in thinned] for k, name in enumerate(CURVES)} if thinned else {},
+    )
+
+
+def _ms(utc: str) -> int:
+    return int(datetime.fromisoformat(utc).timestamp() * 1000)

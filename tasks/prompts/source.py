@@ -1,0 +1,237 @@
+"""A job's prompts on disk, any of them at hand: a batch of a million needs no memory for their texts.
+
+In: a prompts file. Out: a `PromptSource`, which holds 32 bytes a prompt and reads the rest when it is asked for; or a
+`PromptError`. Knows nothing of orders, engines or outputs.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orderproof.tasks.files import md5_of
+from orderproof.tasks.orders import PromptView
+from orderproof.tasks.prompts import json_lines, prompt_of_line, read_prompts, refuse_unusable
+from orderproof.tasks.prompts.rows import Prompt, PromptError, prompt_of, row_word
+from orderproof.tasks.prompts.tokenization import BATCH_PROMPTS, Tokenizer
+
+
+class PromptSource:
+    """N checked prompts with ids of their own, in the file's order. A context manager; of one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        """Read and check the file once.
+
+        Raises:
+            PromptError: a row is no prompt, an id stands twice, or the file cannot be read; the first flaw is named.
+        """
+        self.path = path
+        self._state = _state(path)
+        refuse_unusable(path)
+        self._lines = _ParquetLines(path) if path.suffix.lower() == ".parquet" else _JsonLines(path)
+        index = _index(path, self._lines)
+        self._offsets, self._numbers, self.keys = (np.frombuffer(column, column.typecode) for column in index)
+        self._refuse_twins()
+        self.md5 = md5_of(path)
+        self.refuse_edits()
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __enter__(self) -> PromptSource:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lines.close()
+
+    def read(self, rows: Sequence[int]) -> list[Prompt]:
+        """Some prompts, by their places in the file's order.
+
+        Raises:
+            PromptError: the file is not what it was when this began.
+        """
+        try:
+            prompts = [self._lines.prompt(int(self._offsets[row]), int(self._numbers[row])) for row in rows]
+        except PromptError:
+            self.refuse_edits()
+            raise
+        self.refuse_edits()
+        return prompts
+
+    def refuse_edits(self) -> None:
+        """Raise PromptError if the file has other content than when this began; a mere touch is none."""
+        now = _state(self.path)
+        if now == self._state:
+            return
+        if now is None or md5_of(self.path) != self.md5:
+            raise PromptError(
+                self.path,
+                "was changed while the job ran",
+                "What was finished is kept with the earlier version: put that back and run the job again to go on, or "
+                "begin anew with --restart",
+                flaw="file",
+            )
+        self._state = now
+
+    def ids(self) -> Iterator[str]:
+        """All ids, in the file's order."""
+        return (prompt.id for prompt in read_prompts(self.path))
+
+    def places(self, ids: Sequence[str]) -> NDArray[np.int64]:
+        """Where prompts stand, int64[n], by the hashes of their ids; -1 for an id that is not in the file."""
+        ranked = self._ranked
+        wanted = np.fromiter(map(id_key, ids), np.uint64, len(ids))
+        at = np.minimum(np.searchsorted(self.keys, wanted, sorter=ranked), len(self) - 1)
+        return np.where(self.keys[ranked[at]] == wanted, ranked[at], -1)
+
+    def view(self, tokenizer: Tokenizer, *, labels: bool, lengths: bool) -> PromptView:
+        """What an order may see. Labels and token counts are read only for a way to order that needs them."""
+        return PromptView(
+            ids=_Ids(self),
+            labels=[prompt.label for prompt in read_prompts(self.path)] if labels else [None] * len(self),
+            text=lambda row: tokenizer.render(self.read([row])[0]),
+            lines=self._numbers,
+            token_counts=self._token_counts(tokenizer) if lengths else None,
+            source=str(self.path),
+        )
+
+    def _token_counts(self, tokenizer: Tokenizer) -> NDArray[np.int64]:
+        counts = np.empty(len(self), np.int64)
+        for start in range(0, len(self), BATCH_PROMPTS):
+            rows = range(start, min(start + BATCH_PROMPTS, len(self)))
+            counts[rows.start : rows.stop] = [len(ids) for ids in tokenizer(self.read(rows))[1]]
+        return counts
+
+    @cached_property
+    def _ranked(self) -> NDArray[np.int64]:
+        ranked: NDArray[np.int64] = np.argsort(self.keys, kind="stable")
+        return ranked
+
+    def _refuse_twins(self) -> None:
+        ranked = self._ranked
+        twins = np.flatnonzero(self.keys[ranked[1:]] == self.keys[ranked[:-1]])
+        for first, second in ((ranked[k], ranked[k + 1]) for k in twins.tolist()):
+            one, other = self.read([first, second])
+            if one.id == other.id:
+                problem = f"this id stands already on {row_word(self.path)} {one.line}"
+                raise PromptError(
+                    self.path, problem, "Give every prompt its own id", row=other.line, id=other.id, flaw="id"
+                )
+
+
+def id_key(prompt_id: str) -> int:
+    """64 bits of an id's hash: a million ids share none, but once in thirty million files."""
+    return int.from_bytes(hashlib.blake2b(prompt_id.encode(), digest_size=8).digest(), "little")
+
+
+class _JsonLines:
+    """Lines of the file itself."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._open: IO[bytes] | None = None
+
+    def scan(self) -> Iterator[tuple[int, int, Prompt | PromptError]]:
+        """Offset, number and prompt (or its flaw) of every line."""
+        for number, offset, line in json_lines(self.path):
+            try:
+                yield offset, number, prompt_of_line(self.path, number, line)
+            except PromptError as flaw:
+                yield offset, number, flaw
+
+    def prompt(self, offset: int, number: int) -> Prompt:
+        if self._open is None:
+            self._open = open(self.path, "rb")  # noqa: SIM115  (held until close)
+        self._open.seek(offset)
+        return prompt_of_line(self.path, number, self._open.readline())
+
+    def close(self) -> None:
+        if self._open:
+            self._open.close()
+
+
+class _ParquetLines:
+    """Rows of Parquet cannot be reached one by one, so they are laid out once as lines of a nameless file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._spool = tempfile.TemporaryFile(prefix="orderproof-")  # noqa: SIM115  (held until close)
+
+    def scan(self) -> Iterator[tuple[int, int, Prompt | PromptError]]:
+        flaws: list[PromptError] = []
+        for prompt in read_prompts(self.path, flaws.append):
+            yield from ((0, flaw.row or 0, flaw) for flaw in flaws)
+            flaws.clear()
+            offset = self._spool.tell()
+            fields = {"id": prompt.id, "text": prompt.text, "label": prompt.label, "sampling": prompt.sampling,
+                      "reference": prompt.reference}  # fmt: skip
+            self._spool.write(json.dumps(fields).encode() + b"\n")
+            yield offset, prompt.line, prompt
+        yield from ((0, flaw.row or 0, flaw) for flaw in flaws)
+
+    def prompt(self, offset: int, number: int) -> Prompt:
+        self._spool.seek(offset)
+        return prompt_of(self.path, number, json.loads(self._spool.readline()))
+
+    def close(self) -> None:
+        self._spool.close()
+
+
+class _Ids(Sequence[str]):
+    """Ids that stay on disk."""
+
+    def __init__(self, source: PromptSource) -> None:
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, row: Any) -> Any:
+        return self.source.read([row])[0].id
+
+
+def _index(
+    path: Path, lines: _JsonLines | _ParquetLines
+) -> tuple[array.array[int], array.array[int], array.array[int]]:
+    """Offset, number and id key of every prompt. Raises the first flaw, and says how many more there are."""
+    offsets, numbers, keys = array.array("q"), array.array("q"), array.array("Q")
+    first, flaws = None, 0
+    for offset, number, found in lines.scan():
+        if isinstance(found, PromptError):
+            first, flaws = first or found, flaws + 1
+            continue
+        offsets.append(offset)
+        numbers.append(number)
+        keys.append(id_key(found.id))
+    if first is None and not offsets:
+        with contextlib.suppress(StopIteration):
+            next(read_prompts(path))  # raises what is to be said of a file without prompts
+    if first is not None:
+        more = f" ({flaws - 1} more rows are flawed: `orderproof validate` lists them)" if flaws > 1 else ""
+        raise PromptError(
+            path, first.problem, first.remedy + more, row=first.row, id=first.id, flaw=first.flaw
+        )  # fmt: skip
+    return offsets, numbers, keys
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    """What changes when a file is written or replaced; None if it is gone."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

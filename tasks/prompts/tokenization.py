@@ -1,0 +1,167 @@
+"""Prompts → token ids, as the model meets them.
+
+In: a job and its prompts. Out: `TokenizedPrompts`, flat arrays in the file's order. Knows nothing of files of prompts,
+orders or engines.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from orderproof.tasks.jobs import Job
+from orderproof.tasks.prompts.rows import Prompt, PromptError, shown
+
+BATCH_PROMPTS = 2048  # tokenized at once
+
+
+@dataclass(frozen=True, eq=False)
+class TokenizedPrompts:
+    """N prompts in the file's order, as the model meets them."""
+
+    ids: list[str]
+    lines: np.ndarray  # int64[N]
+    labels: list[str | None]
+    samplings: list[Mapping[str, Any] | None]
+    references: list[str | None]
+    rendered: list[str]  # chat messages through the model's template
+    tokens: np.ndarray  # int32, all prompts end to end
+    offsets: np.ndarray  # int64[N + 1]: prompt i is tokens[offsets[i]:offsets[i + 1]]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each prompt, int64[N]."""
+        return np.diff(self.offsets)
+
+    def token_ids(self, i: int) -> list[int]:
+        """Tokens of prompt i of the file's order."""
+        ids: list[int] = self.tokens[self.offsets[i] : self.offsets[i + 1]].tolist()
+        return ids
+
+    def texts(self, i: int) -> str:
+        """Text of prompt i of the file's order, rendered."""
+        return self.rendered[i]
+
+    def take(self, rows: np.ndarray) -> TokenizedPrompts:
+        """Some of the prompts, int64[n] of their places here, in the order given."""
+        offsets = np.concatenate([np.zeros(1, np.int64), self.lengths[rows].cumsum()])
+        places = np.repeat(self.offsets[rows] - offsets[:-1], np.diff(offsets)) + np.arange(offsets[-1])
+        chosen = rows.tolist()
+        return TokenizedPrompts(
+            ids=[self.ids[i] for i in chosen],
+            lines=self.lines[rows],
+            labels=[self.labels[i] for i in chosen],
+            samplings=[self.samplings[i] for i in chosen],
+            references=[self.references[i] for i in chosen],
+            rendered=[self.rendered[i] for i in chosen],
+            tokens=self.tokens[places],
+            offsets=offsets,
+        )
+
+
+class Tokenizer:
+    """A job's tokenizer, loaded once: prompts → text and token ids as vLLM would make them.
+
+    Plain text gets special tokens, chat templates bring their own. Only local files are read, and no code from the
+    model's folder is run.
+
+    Raises:
+        PromptError: no usable tokenizer.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._loaded = _load(job)
+
+    def __call__(self, prompts: Sequence[Prompt]) -> tuple[list[str], list[list[int]]]:
+        """Rendered texts and token ids of some prompts. Raises PromptError for messages that the template refuses."""
+        texts = [self.render(prompt) for prompt in prompts]
+        return texts, _encode(self._loaded, texts, [isinstance(prompt.text, str) for prompt in prompts])
+
+    def render(self, prompt: Prompt) -> str:
+        """The prompt's text; chat messages through the model's template. Raises PromptError where that refuses them."""
+        return prompt.text if isinstance(prompt.text, str) else _render(self.job, self._loaded, prompt)
+
+
+def tokenize(job: Job, prompts: Iterable[Prompt]) -> TokenizedPrompts:
+    """Render and tokenize prompts as vLLM would, all of them in memory: see `Tokenizer`.
+
+    Raises:
+        PromptError: no usable tokenizer, or chat messages that its template does not take.
+    """
+    tokenizer = Tokenizer(job)
+    kept: list[Prompt] = []
+    rendered: list[str] = []
+    pieces: list[np.ndarray] = []
+    lengths: list[np.ndarray] = []
+    remaining = iter(prompts)
+    while batch := list(itertools.islice(remaining, BATCH_PROMPTS)):
+        texts, ids = tokenizer(batch)
+        lengths.append(np.fromiter(map(len, ids), np.int64, len(ids)))
+        pieces.append(np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(lengths[-1].sum())))
+        rendered.extend(texts)
+        kept.extend(batch)
+    return TokenizedPrompts(
+        ids=[p.id for p in kept],
+        lines=np.fromiter((p.line for p in kept), np.int64, len(kept)),
+        labels=[p.label for p in kept],
+        samplings=[p.sampling for p in kept],
+        references=[p.reference for p in kept],
+        rendered=rendered,
+        tokens=np.concatenate([np.empty(0, np.int32), *pieces]),
+        offsets=np.concatenate([np.zeros(1, np.int64), *lengths]).cumsum(),
+    )
+
+
+def _load(job: Job) -> Any:
+    from transformers import AutoTokenizer
+
+    folder = job.tokenizer_path
+    remedy = (
+        f"Fetch the model with: hf download ORGANISATION/MODEL --local-dir {folder}; "
+        f"or correct `model` (or `tokenizer`) of jobs.{job.name} in params.yaml"
+    )
+    if not folder.is_dir():
+        raise PromptError(folder, "the folder of the model's tokenizer does not exist", remedy, flaw="file")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers raises whatever the broken file causes
+        problem = f"holds no usable tokenizer: {' '.join(str(error).split())[:200]}"
+        raise PromptError(folder, problem, remedy, flaw="file") from None
+    if len(tokenizer) <= len(tokenizer.added_tokens_decoder):  # without its files, some models get an empty one
+        raise PromptError(folder, "holds no tokenizer with a vocabulary", remedy, flaw="file")
+    return tokenizer
+
+
+def _render(job: Job, tokenizer: Any, prompt: Prompt) -> str:
+    fail = functools.partial(PromptError, job.prompts_path, row=prompt.line, id=prompt.id)
+    if not tokenizer.chat_template:
+        problem = f"`text` is chat messages, and the tokenizer in {job.tokenizer_path} has no chat template"
+        raise fail(problem, f"Give plain text, or set `tokenizer` of jobs.{job.name} to a folder that has one")
+    arguments = {"add_generation_prompt": True, **job.chat_template_args, "tokenize": False}
+    try:
+        return str(tokenizer.apply_chat_template(list(prompt.text), **arguments))
+    except Exception as error:  # templates raise errors of their own
+        problem = f"the model's chat template refuses the messages: {shown(str(error))}"
+        raise fail(problem, f"Correct them, or chat_template_args of jobs.{job.name}") from None
+
+
+def _encode(tokenizer: Any, texts: list[str], plain: list[bool]) -> list[list[int]]:
+    """Token ids of each text; only plain ones get the tokenizer's special tokens."""
+    encoded: list[list[int]] = [[]] * len(texts)
+    for special in (True, False):
+        rows = [i for i, is_plain in enumerate(plain) if is_plain == special]
+        if rows:
+            chosen = [texts[i] for i in rows]
+            options = {"add_special_tokens": special, "return_attention_mask": False, "verbose": False}
+            for i, ids in zip(rows, tokenizer(chosen, **options)["input_ids"], strict=True):
+                encoded[i] = ids
+    return encoded

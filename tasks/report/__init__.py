@@ -1,0 +1,1 @@
+"""What a person looks at: pictures and the verdict page, from a trial's folder alone."""

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orderproof.tasks.batch.sending import order_of, spec_of
+from orderproof.tasks.jobs import Job, OrderSpec
+from orderproof.tasks.orders import METHODS, Order, OrderError, make_order
+from orderproof.tasks.promotion import ORDER_FILE, demote
+from orderproof.tasks.prompts.source import PromptSource
+from tests.e2e.batches import Bytes, make_project, promote_label_order
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return make_project(tmp_path / "p", 60)
+
+
+def chosen(job: Job, kept: Order | None = None) -> tuple[Order, str]:
+    tokenizer: Any = Bytes()
+    with PromptSource(job.prompts_path) as source:
+        return order_of(job, source, lambda: tokenizer, kept)
+
+
+def labels(job: Job) -> list[str]:
+    return [json.loads(line)["label"] for line in job.prompts_path.read_text().splitlines()]
+
+
+def test_without_a_promotion_the_file_s_order_is_sent(job: Job) -> None:
+    order, why = chosen(job)
+    assert (order.permutation.tolist(), order.method, "none is promoted" in why) == ([*range(60)], "file", True)
+
+
+def test_the_promoted_order_is_sent_as_it_is_pinned(job: Job) -> None:
+    promote_label_order(job)
+    order, why = chosen(job)
+    sent = [labels(job)[place] for place in order.permutation]
+    assert (order.method, "promoted by trial" in why) == ("label", True)
+    assert sent == sorted(sent, key=list(dict.fromkeys(labels(job))).index)
+
+
+def test_new_prompts_get_the_order_that_the_promoted_way_to_order_gives(job: Job) -> None:
+    promote_label_order(job)
+    lines = job.prompts_path.read_text().splitlines()[::-1][:40]
+    job.prompts_path.write_text("\n".join(lines) + "\n")
+    order, why = chosen(job)
+    sent = [labels(job)[place] for place in order.permutation]
+    assert (len(order), "made for this version" in why) == (40, True)
+    assert sum(a != b for a, b in pairwise(sent)) == 6
+
+
+def test_an_order_that_was_made_for_an_unfinished_batch_is_taken_again(job: Job) -> None:
+    promote_label_order(job)
+    with open(job.prompts_path, "a") as sink:
+        sink.write('{"id": "new", "text": "new", "label": "domain 3"}\n')
+    made, _ = chosen(job)
+    marked = Order(made.permutation[::-1], made.method, made.parameters, made.seeds, made.dataset_md5)
+    assert chosen(job, marked)[0] == marked
+    other = Order(made.permutation, made.method, made.parameters, made.seeds, "another")
+    assert chosen(job, other)[0] == made
+
+
+def test_a_pinned_order_of_other_ids_is_never_sent(job: Job) -> None:
+    promote_label_order(job)
+    record = job.data_dir / "order.json"
+    told = json.loads(record.read_text())
+    told["order"]["sha256"] = "0" * 64
+    record.write_text(json.dumps(told))
+    with pytest.raises(OrderError, match=f"{ORDER_FILE}: not the order that its record tells of"):
+        chosen(job)
+
+
+def test_after_a_demotion_the_file_s_order_is_sent(job: Job) -> None:
+    promote_label_order(job)
+    demote(job, [f"p{k}" for k in range(60)])
+    assert chosen(job)[0].method == "file"
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "cluster"])
+@pytest.mark.parametrize("window", [None, 8])
+def test_a_record_tells_enough_to_ask_for_the_same_order_again(method: str, window: int | None) -> None:
+    prompts = [{"id": str(k), "text": "w" * (k * 7 % 11), "label": str(k % 3)} for k in range(40)]
+    order = make_order(OrderSpec.model_validate({"method": method, "window": window, "seed": 5}), prompts, "md5")
+    assert np.array_equal(make_order(spec_of(order.record()), prompts, "md5").permutation, order.permutation)
+
+
+def test_clusters_are_asked_for_with_their_own_parameters() -> None:
+    record = Order(np.arange(3), "cluster", {"clusters": 5, "embedding": "lexical"}, {"kmeans": 9}, "md5").record()
+    assert spec_of(record) == OrderSpec(method="cluster", clusters=5, embedding="lexical", seed=9)

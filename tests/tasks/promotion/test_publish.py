@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orderproof.tasks.promotion.dvc import DvcError, record_in_dvc, stage_of
+from orderproof.tasks.promotion.publish import Published, publish
+
+SIX = stage_of("six-domains")
+MESSAGE = "six-domains: promote the cluster order; promote, gain +18.3% (+15.0% to +21.0%) in 5 blocks"
+
+
+def record_a_new_measurement(project: Any) -> None:
+    project.measure_from_outside()
+    assert record_in_dvc(project.root, SIX, project.inputs()).recorded
+
+
+def committed_files(project: Any) -> list[str]:
+    files: list[str] = project.git("show", "--name-only", "--format=", "HEAD").split()
+    return files
+
+
+def stage_other_work(project: Any) -> str:
+    """The user's own unfinished work: a staged file, and a file of which a part is staged."""
+    (project.root / "notes.txt").write_text("mine\n")
+    project.edit("measure.py", "import json", "# staged\nimport json")
+    project.git("add", "notes.txt", "measure.py")
+    project.edit("measure.py", "# staged", "# staged\n# not staged")
+    index: str = project.git("diff", "--cached")
+    return index
+
+
+def with_remotes(project: Any, folder: Path) -> None:
+    project.git("init", "--quiet", "--bare", "--initial-branch=main", str(folder / "remote.git"))
+    project.git("remote", "add", "origin", str(folder / "remote.git"))
+    project.git("push", "--quiet", "--set-upstream", "origin", "main")
+    project.dvc("remote", "add", "--default", "--quiet", "store", str(folder / "store"))
+    project.git("commit", "--quiet", "--all", "--message=a place for the data")
+
+
+def test_nothing_is_published_unasked(project: Any) -> None:
+    head, state = project.git("rev-parse", "HEAD"), project.git("status", "--porcelain")
+    record_a_new_measurement(project)
+    assert publish(project.root, SIX, "none", MESSAGE) == Published()
+    assert project.git("rev-parse", "HEAD") == head
+    assert (state, project.git("status", "--porcelain")) == ("", " M dvc.lock\n")
+
+
+def test_a_commit_holds_dvc_lock_alone_and_the_users_index_stays_as_it_was(project: Any) -> None:
+    index = stage_other_work(project)
+    record_a_new_measurement(project)
+    published = publish(project.root, SIX, "commit", MESSAGE)
+    assert published == Published(project.git("rev-parse", "HEAD").strip())
+    assert committed_files(project) == ["dvc.lock"]
+    assert project.git("log", "-1", "--format=%s").strip() == MESSAGE
+    assert project.git("diff", "--cached") == index
+    assert publish(project.root, SIX, "commit", MESSAGE) == Published(None)
+
+
+def test_the_ignore_files_that_dvc_wrote_are_committed_with_a_first_record(project: Any) -> None:
+    (project.root / ".gitignore").write_text("/runs.log\n/data/*/prompts.jsonl\n")
+    project.git("rm", "--quiet", "--cached", "dvc.lock")
+    project.git("commit", "--quiet", "--all", "--message=a project that leaves ignoring to DVC")
+    index = stage_other_work(project)
+    project.edit("params.yaml", "max_model_len: 512", "max_model_len: 513")
+    project.git("commit", "--quiet", "--message=longer", "--only", "params.yaml")
+    project.dvc("repro", "--quiet", SIX)
+    publish(project.root, SIX, "commit", MESSAGE)
+    assert committed_files(project) == ["data/six-domains/.gitignore", "dvc.lock", "reports/.gitignore"]
+    assert project.git("diff", "--cached") == index
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+def test_a_commit_that_a_hook_refuses_is_an_error_and_changes_nothing(project: Any, tracked: bool) -> None:
+    if not tracked:
+        project.git("rm", "--quiet", "--cached", "dvc.lock")
+        project.git("commit", "--quiet", "--message=without")
+    stage_other_work(project)
+    before = [project.git(*asked) for asked in (("diff", "--cached"), ("ls-files", "--stage"), ("rev-parse", "HEAD"))]
+    hook = project.root / ".git/hooks/pre-commit"
+    hook.write_text("#!/bin/sh\necho 'no commits on Sundays' >&2\nexit 1\n")
+    hook.chmod(0o755)
+    project.edit("dvc.lock", "schema: '2.0'", "schema: '2.0'  # anew")
+    with pytest.raises(DvcError, match=r"^`git commit` failed: no commits on Sundays$"):
+        publish(project.root, SIX, "commit", MESSAGE)
+    assert [
+        project.git(*asked) for asked in (("diff", "--cached"), ("ls-files", "--stage"), ("rev-parse", "HEAD"))
+    ] == before
+
+
+def test_inputs_that_the_commit_does_not_hold_are_named(project: Any) -> None:
+    project.edit("params.yaml", "max_model_len: 512", "max_model_len: 513")
+    project.edit("data/six-domains/prompts.jsonl.dvc", "outs:", "# edited\nouts:")
+    project.edit("dvc.lock", "schema: '2.0'", "schema: '2.0'  # anew")
+    notes = publish(project.root, SIX, "commit", MESSAGE).notes
+    assert [note.split(" has changes")[0] for note in notes] == ["params.yaml", "data/six-domains/prompts.jsonl.dvc"]
+    assert committed_files(project) == ["dvc.lock"]
+
+
+def test_inside_a_stage_nothing_is_published_and_the_note_says_why(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = project.git("rev-parse", "HEAD")
+    project.edit("dvc.lock", "schema: '2.0'", "schema: '2.0'  # anew")
+    monkeypatch.setenv("DVC_STAGE", SIX)
+    published = publish(project.root, SIX, "push", MESSAGE)
+    assert (published.commit, published.pushed) == (None, False)
+    assert published.notes == (f"not published: DVC records {SIX} only when its command has ended",)
+    assert project.git("rev-parse", "HEAD") == head
+
+
+def test_what_was_never_recorded_cannot_be_published(project: Any) -> None:
+    with pytest.raises(DvcError, match=r"dvc\.lock tells nothing of measure@elsewhere"):
+        publish(project.root, stage_of("elsewhere"), "commit", MESSAGE)
+
+
+def test_outside_of_git_publishing_is_an_error(project: Any) -> None:
+    shutil.rmtree(project.root / ".git")
+    with pytest.raises(DvcError, match="`git status` failed: fatal: not a git repository"):
+        publish(project.root, SIX, "commit", MESSAGE)
+
+
+def test_a_second_clone_gets_the_pushed_order_and_its_evidence(project: Any, tmp_path: Path) -> None:
+    with_remotes(project, tmp_path)
+    record_a_new_measurement(project)
+    published = publish(project.root, SIX, "push", MESSAGE)
+    assert published.pushed
+    project.git("clone", "--quiet", str(tmp_path / "remote.git"), str(tmp_path / "second"))
+    second = replace(project, root=tmp_path / "second")
+    assert second.git("rev-parse", "HEAD").strip() == published.commit
+    second.dvc("pull", "--quiet", SIX)
+    for path in ("data/six-domains/order.parquet", "data/six-domains/order.json", "reports/six-domains/verdict.json"):
+        assert (second.root / path).read_bytes() == (project.root / path).read_bytes()
+    assert second.git("status", "--porcelain") == ""
+
+
+def test_a_commit_whose_data_cannot_be_pushed_stays_and_says_what_to_do(project: Any) -> None:
+    record_a_new_measurement(project)
+    with pytest.raises(
+        DvcError, match=r"^committed [0-9a-f]{12}, but not pushed: .*no remote specified.*git push$"
+    ) as failure:
+        publish(project.root, SIX, "push", MESSAGE)
+    assert str(failure.value).split()[1].rstrip(",") == project.git("rev-parse", "--short=12", "HEAD").strip()
+
+
+def test_a_git_remote_that_is_ahead_is_said_and_a_later_push_catches_up(project: Any, tmp_path: Path) -> None:
+    with_remotes(project, tmp_path)
+    project.git("clone", "--quiet", str(tmp_path / "remote.git"), str(tmp_path / "second"))
+    second = replace(project, root=tmp_path / "second")
+    second.git("commit", "--quiet", "--allow-empty", "--message=meanwhile")
+    second.git("push", "--quiet")
+    record_a_new_measurement(project)
+    with pytest.raises(DvcError, match=r"^committed .*, but not pushed: `git push` failed: .*\(fetch first\)"):
+        publish(project.root, SIX, "push", MESSAGE)
+    project.git("pull", "--quiet", "--rebase")
+    assert publish(project.root, SIX, "push", MESSAGE) == Published(None, pushed=True)
+    assert project.git("rev-parse", "HEAD") == project.git("rev-parse", "origin/main")

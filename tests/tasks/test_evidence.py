@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orderproof.tasks.evidence import EvidenceError, Trial, find_trial, read_trials
+from tests.tasks.trial_maker import make_trial
+
+
+def test_a_pass_that_a_crash_tore_was_not_recorded_and_the_others_count(tmp_path: Path) -> None:
+    trial = make_trial(tmp_path / "trial")
+    passes = tmp_path / "trial" / "passes.jsonl"
+    passes.write_bytes(passes.read_bytes()[:-40])
+    assert Trial.read(tmp_path / "trial").passes == trial.passes[:-1]
+
+
+def test_a_plan_that_was_edited_after_its_passes_is_no_evidence(tmp_path: Path) -> None:
+    make_trial(tmp_path / "trial")
+    manifest = tmp_path / "trial" / "manifest.json"
+    edited = manifest.read_text().replace('"margin":0.01', '"margin":0.0').replace('"margin": 0.01', '"margin": 0.0')
+    assert edited != manifest.read_text()
+    manifest.write_text(edited)
+    with pytest.raises(EvidenceError, match="changed after passes were timed"):
+        Trial.read(tmp_path / "trial")
+    assert read_trials(tmp_path) == []
+
+
+def test_a_discarded_attempt_is_kept_and_does_not_count(tmp_path: Path) -> None:
+    trial = make_trial(tmp_path / "trial", repeated_block=2)
+    assert [block.number for block in trial.blocks()] == [1, 2, 3, 4, 5]
+    assert {timed.block for timed in trial.discarded()} == {2}
+    assert all(timed.attempt == 1 for timed in trial.blocks()[1].passes.values())
+
+
+def test_a_name_never_becomes_a_path_unchecked(tmp_path: Path) -> None:
+    make_trial(tmp_path / "reports" / "20261129T144640Z-3f9a")
+    make_trial(tmp_path / "elsewhere")
+    with pytest.raises(EvidenceError, match="has no trial"):
+        find_trial(tmp_path / "reports", "../elsewhere")
