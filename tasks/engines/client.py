@@ -114,18 +114,19 @@ class VllmEngine:
         feeder.start()
         steps: list[Steps] = []
         tell = watch or steps.append
-        while True:
-            event = self._next(SILENCE_LIMIT_S, faults)
-            kind = event["event"]
-            if kind == "output":
-                sink(_output(event))
-            elif kind == "failed":
-                sink(Failure(event["n"], event["error"]))
-            elif kind == "steps":
-                tell(_steps(event))
-            else:
-                feeder.join()
-                return _figures(event, steps)
+        try:
+            while (event := self._next(SILENCE_LIMIT_S))["event"] != "pass_done":
+                if event["event"] == "steps":
+                    tell(_steps(event))
+                else:
+                    sink(_output(event) if event["event"] == "output" else Failure(event["n"], event["error"]))
+        except BaseException:
+            self.close()  # a pass that nobody listens to must not go on, and its answers not be taken for the next one's
+            raise
+        feeder.join()
+        if faults:
+            raise faults[0]  # after the requests before it were answered: the engine is ready for another pass
+        return _figures(event, steps)
 
     def _start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -188,7 +189,7 @@ class VllmEngine:
             with contextlib.suppress(EngineError, ValueError):
                 self._send({"op": "end"})
 
-    def _next(self, limit_s: float, faults: list[BaseException] | None = None) -> dict[str, Any]:
+    def _next(self, limit_s: float) -> dict[str, Any]:
         """The child's next event. Raises EngineError when it died, failed or fell silent."""
         try:
             event = self._events.get(timeout=limit_s)
@@ -197,8 +198,6 @@ class VllmEngine:
             raise EngineError(
                 f"the engine gave no sign of life for {limit_s:.0f} s and was ended; its log is {self.log}"
             ) from None
-        if faults:
-            raise faults[0]
         if event is None:
             raise EngineError(self._obituary())
         if event["event"] in ("load_failed", "died"):
