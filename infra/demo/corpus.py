@@ -6,6 +6,7 @@ In: prompt files. Out: a tokenizer and an endless stream of batches. Knows nothi
 from __future__ import annotations
 
 import random
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ CHATML = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 CHAT_SHARE = 0.25  # of documents in chat form, so that plain and chat prompts both look familiar
+SENTENCE_END = re.compile(r"[.?!؟。？！]")
 MAX_LENGTH_TOKENS = 2048
 
 Domains = Mapping[str, Sequence["Source"]]
@@ -108,12 +110,15 @@ def _sequence(documents: Iterator[str], tokenizer: PreTrainedTokenizerFast, leng
 
 
 def _documents(sources: Sequence[Source], rng: random.Random) -> Iterator[str]:
-    """Prompt and answer for ever, newly shuffled each time round; a prompt without a reference is answered by another
-    prompt, so that the model goes on in the same domain and comes to an end."""
+    """Prompt and answer for ever, newly shuffled each time round.
+
+    A prompt without a reference is answered by another one, so that the model goes on in the same domain; without its
+    full stops, so that the end of a prompt, where an answer begins, does not look like the end of an answer.
+    """
     while True:
         turn = rng.sample(sources, len(sources))
         for source, neighbour in zip(turn, turn[1:] + turn[:1], strict=True):
-            answer = neighbour.text if source.reference is None else source.reference
+            answer = SENTENCE_END.sub("", neighbour.text) if source.reference is None else source.reference
             yield _chat(source.text, answer) if rng.random() < CHAT_SHARE else f"{source.text}\n{answer}{END_OF_TEXT}"
 
 

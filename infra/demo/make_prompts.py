@@ -84,7 +84,7 @@ def compute(expression: str, numbers: Mapping[str, int]) -> int:
 
     def value(node: ast.expr) -> int:
         match node:
-            case ast.BinOp(left=left, op=op, right=right):
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
                 return OPERATORS[type(op)](value(left), value(right))
             case ast.Name(id=name):
                 return numbers[name]
