@@ -1,12 +1,16 @@
-"""One accelerator, one measurement: a strict concurrency limit where a Prefect server is there to keep it.
+"""One accelerator, one measurement: a strict concurrency limit where a Prefect server keeps it, else a lock file.
 
-In: nothing. Out: a context that is entered when the accelerator is free. Without a server nothing is kept: a single
-process measures alone anyway, and the jobs of one machine exclude each other by a lock file.
+In: nothing. Out: a context that is entered when the accelerator is free. The server's limit holds for every machine
+that it knows; the lock file for all that one user runs on one machine, whichever checkout it is in. They do not see
+each other: a DVC stage and a Prefect deployment exclude each other only where both are told of the server
+(PREFECT_API_URL).
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,44 +19,69 @@ from filelock import FileLock
 from prefect.client.orchestration import get_client
 from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectNotFound
-from prefect.logging import get_run_logger
 from prefect.settings import get_current_settings
+
+from orderproof.flows.reporting import run_logger
+from orderproof.tasks.errors import OrderproofError
 
 LIMIT = "orderproof-accelerator"
 LEASE_S = 60  # a killed flow's slot comes back after this long; Prefect renews it meanwhile
 
 
+class AcceleratorError(OrderproofError):
+    """The lock file's folder cannot be used: why, and what to do."""
+
+
 @contextlib.contextmanager
-def accelerator(root: Path) -> Iterator[None]:
-    """Hold the accelerator. Waits for whoever has it, and says so."""
-    lock = FileLock(root / ".orderproof" / "accelerator.lock")
-    Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as held:
-        if get_current_settings().api.url:
-            _ensure_limit()
-            held.enter_context(_slot())
-        if not lock.is_locked:
-            try:
-                lock.acquire(timeout=0)
-            except TimeoutError:
-                get_run_logger().info("another orderproof process measures on this machine: waiting for it to end")
-                lock.acquire()
-            held.callback(lock.release)
+def accelerator() -> Iterator[None]:
+    """Hold the accelerator. Waits for whoever has it, and says so.
+
+    Raises:
+        AcceleratorError: the folder of the lock file belongs to somebody else.
+    """
+    with _slot() if get_current_settings().api.url else _lock():
         yield
 
 
 @contextlib.contextmanager
 def _slot() -> Iterator[None]:
-    """One slot of the limit. A server that is gone at the end takes no finished work with it."""
-    with contextlib.ExitStack() as held:
-        held.enter_context(concurrency(LIMIT, occupy=1, strict=True, lease_duration=LEASE_S))
+    """One slot of the server's limit. A server that is gone meanwhile or at the end takes no work with it."""
+    _ensure_limit()
+    held = contextlib.ExitStack()
+    held.enter_context(
+        concurrency(LIMIT, occupy=1, strict=True, lease_duration=LEASE_S, raise_on_lease_renewal_failure=False)
+    )
+    try:
         yield
+    finally:
         try:
             held.close()
         except httpx.HTTPError:
-            get_run_logger().warning(
-                "the Prefect server is gone; the accelerator's slot comes back within %d s", LEASE_S
-            )
+            run_logger().warning("the Prefect server is gone; the accelerator's slot comes back within %d s", LEASE_S)
+
+
+@contextlib.contextmanager
+def _lock() -> Iterator[None]:
+    """The kernel releases it when the process dies."""
+    lock = FileLock(_machine_folder() / "accelerator.lock")
+    try:
+        lock.acquire(timeout=0)
+    except TimeoutError:
+        run_logger().info("another orderproof process measures on this machine: waiting for it to end")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _machine_folder() -> Path:
+    """A folder of this user's on this machine, outside of any checkout; nobody else may write to it."""
+    folder = Path(tempfile.gettempdir()) / f"orderproof-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise AcceleratorError(f"{folder} belongs to somebody else: remove it, or set TMPDIR to a folder of your own")
+    return folder
 
 
 def _ensure_limit() -> None:

@@ -55,7 +55,7 @@ def run_batch(job: str, params: str = "params.yaml", restart: bool = False) -> B
         held.enter_context(batch.checkpoint)
         generated, engine = Generated(), None
         if len(batch.checkpoint.pending):
-            with accelerator(this.root), start_engine(this) as engine:
+            with accelerator(), start_engine(this) as engine:
                 generated = generate(batch, engine)
         delivered = restore(batch)
         run = record_of(batch, why, generated, engine.info if engine else None, delivered, started)

@@ -20,7 +20,7 @@ from prefect.logging import get_run_logger
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from orderproof.flows.reporting import ARTIFACT_EVERY_S
+from orderproof.flows.reporting import ARTIFACT_EVERY_S, artifact_key
 from orderproof.tasks.batch.record import BatchRun
 from orderproof.tasks.batch.step_summary import StepSummary
 from orderproof.tasks.jobs import Job
@@ -52,7 +52,7 @@ class BatchReporter:
         self.bar.start()
         self.row = self.bar.add_task(self.job.name, total=self.total, completed=self.resumed, rate="")
         with contextlib.suppress(Exception):  # a server that is gone
-            key, about = f"progress-generate-{self.job.name}", f"prompts of {self.job.name}"
+            key, about = artifact_key("progress-generate", self.job.name), f"prompts of {self.job.name}"
             self.artifact = cast(
                 UUID, create_progress_artifact(self._percent(self.resumed), key=key, description=about)
             )
@@ -104,9 +104,9 @@ def announce_batch(run: BatchRun, job: Job) -> BatchRun:
     log = get_run_logger()
     log.info("%s (%s)", run.sentence(), run.order_why)
     for note in run.notes:
-        log.warning(note)
+        log.warning("%s", note)
     with contextlib.suppress(Exception):  # the outputs are there, with or without a server
-        create_markdown_artifact(_markdown(run), key=f"batch-{job.name}", description=run.sentence())
+        create_markdown_artifact(_markdown(run), key=artifact_key("batch", job.name), description=run.sentence())
     return run
 
 

@@ -6,10 +6,12 @@ wrong usage; with --exit-code the verdict's own (promote 0, keep 10, inconclusiv
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -59,10 +61,14 @@ def measure(
     """Measure the candidate order against what the job does today; promote it if the evidence carries it."""
     this = load_job(params, job)  # a wrong key is told at once, not after a server has started
     _check_folders(this)
-    _make_prefect_home()
-    from orderproof.flows.measure import measure_order
+    kept = (
+        f"Evidence is kept: `orderproof measure {job} --only-if-changed` pins a verdict that was reached or lets it "
+        "stand, and measures otherwise"
+    )
+    with _prefect(kept):
+        from orderproof.flows.measure import measure_order
 
-    outcome = measure_order(job, params=str(params.resolve()), placebo=placebo, only_if_changed=only_if_changed)
+        outcome = measure_order(job, params=str(params.resolve()), placebo=placebo, only_if_changed=only_if_changed)
     _say(outcome.as_json(), as_json, _outcome_lines(this, outcome))
     raise typer.Exit(outcome.verdict.exit_code if exit_code else 0)
 
@@ -85,17 +91,14 @@ def generate(
     """Run the whole job in its promoted order into data/JOB/outputs.parquet; after a crash, go on where it was."""
     this = load_job(params, job)
     _check_folders(this)
-    import httpx
+    kept = (
+        f"Results are kept: `orderproof status {job}` tells whether the outputs are whole, and running again goes on "
+        "otherwise"
+    )
+    with _prefect(kept):
+        from orderproof.flows.batch import run_batch
 
-    from orderproof.flows.batch import run_batch
-
-    try:
         run = run_batch(job, params=str(params.resolve()), restart=restart)
-    except httpx.HTTPError as error:
-        raise OrderproofError(
-            f"the Prefect server is gone ({error}), so it does not know how this run ended. Results are kept: "
-            f"`orderproof status {job}` tells whether the outputs are whole, and running again goes on otherwise"
-        ) from None
     _say(run.as_json(), as_json, _batch_lines(this, run))
 
 
@@ -243,11 +246,12 @@ def status(
     _say(told if job is None else told[0], as_json, status_lines(told))
 
 
-@app.command(name="log", epilog=_examples("orderproof log six-domains"))
+@app.command(name="log", epilog=_examples("orderproof log six-domains", "orderproof log six-domains --placebo"))
 def log_again(
     job: Name,
     params: Params = PARAMS,
     trial: Annotated[str | None, typer.Option(help="Without it the newest.")] = None,
+    placebo: Annotated[bool, typer.Option(help="Look among the placebo trials.")] = False,
     as_json: Json = False,
 ) -> None:
     """Send to MLflow what did not reach it before: runs of the batch, and a trial. Sending twice changes nothing."""
@@ -256,13 +260,15 @@ def log_again(
     from orderproof.tasks.judgement import judge
     from orderproof.tasks.recording import git_revision
     from orderproof.tasks.tracking import log_trial
+    from orderproof.tasks.trial import reports_of
 
     this = load_job(params, job)
-    revision = git_revision(this.root)
-    sent = {run.run: run.mlflow_run for run in log_waiting(this, dvc_revision=revision)} if trial is None else {}
+    revision, reports = git_revision(this.root), reports_of(this, placebo)
+    waiting = [] if trial or placebo else log_waiting(this, dvc_revision=revision)
+    sent = {run.run: run.mlflow_run for run in waiting}
     told: dict[str, Any] = {"job": job, "trial": None, "mlflow_run": None, "batch_runs": sent}
-    if trial or not sent or any(this.reports_dir.glob("*/manifest.json")):
-        found = find_trial(this.reports_dir, trial)
+    if not sent or any(reports.glob("*/manifest.json")):
+        found = find_trial(reports, trial)
         run = log_trial(this, found, judge(found), dvc_revision=revision)
         told |= {"trial": found.manifest.trial, "mlflow_run": run}
     names = {told["trial"]: told["mlflow_run"], **sent}
@@ -318,10 +324,19 @@ def _check_folders(job: Job) -> None:
     read_model(job.model_path, job.model)
 
 
-def _make_prefect_home() -> None:
-    """Prefect opens a database in PREFECT_HOME, and fails for minutes if the folder is not there."""
+@contextlib.contextmanager
+def _prefect(kept: str) -> Iterator[None]:
+    """Around a flow. `kept` says what outlives a server that goes away, and how to go on."""
     if home := os.environ.get("PREFECT_HOME"):
-        Path(home).mkdir(parents=True, exist_ok=True)
+        Path(home).mkdir(parents=True, exist_ok=True)  # Prefect opens a database there, and fails for minutes without
+    import httpx
+
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise OrderproofError(
+            f"the Prefect server is gone ({error}), so it does not know how this run ended. {kept}"
+        ) from None
 
 
 def _say(value: Any, as_json: bool, lines: list[str]) -> None:
@@ -345,7 +360,9 @@ def _outcome_lines(job: Job, outcome: Any) -> list[str]:
     if outcome.page:
         lines.append(f"page with pictures: {outcome.page}")
     if outcome.mlflow_run:
-        lines.append("MLflow: `orderproof ui`, then open the link it prints")
+        from orderproof.tasks.tracking import where_to_see
+
+        lines.append(f"MLflow: {where_to_see(job, outcome.mlflow_run)}")
     return [*lines, *(f"note: {note}" for note in outcome.notes)]
 
 

@@ -14,16 +14,17 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
 from orderproof.flows.accelerator import accelerator
-from orderproof.flows.reporting import Reporter, announce, flow_run_id
+from orderproof.flows.reporting import Reporter, announce, flow_run_id, foretell
 from orderproof.tasks import expectations, recording, trial
 from orderproof.tasks import plan as plans
+from orderproof.tasks.earlier import answered
 from orderproof.tasks.engines import Engine
 from orderproof.tasks.engines.client import VllmEngine
-from orderproof.tasks.evidence import Trial, read_trials
+from orderproof.tasks.evidence import Trial, read_history
 from orderproof.tasks.jobs import Job, load_job
 from orderproof.tasks.judgement import judge
 from orderproof.tasks.models import read_model
-from orderproof.tasks.outcome import Outcome, outcome_of, refusal, standing
+from orderproof.tasks.outcome import Outcome, outcome_of
 from orderproof.tasks.plan import Plan
 from orderproof.tasks.prompts import TokenizedPrompts
 
@@ -45,18 +46,24 @@ def measure_order(
     this = load_job(Path(params), job)
     inputs = recording.inputs_of(this)
     prompts = validate(this)
-    plan = make_plan(this, prompts, placebo)
-    if only_if_changed and (known := standing(this, plan.question)):
-        return announce(known, this)
-    if plan.refusal:
-        return announce(record(plan, refusal(plan), inputs, prompts), this)
-    with accelerator(this.root), start_engine(this) as engine, Reporter(plan) as reporter:
+    with accelerator():  # until all is recorded: what a trial may spend depends on the one before it
+        plan = make_plan(this, prompts, placebo)
+        if plan.refusal:
+            return announce(record(plan, recording.refuse(plan), inputs, prompts), this)
+        measured, outcome = answered(plan, let_stand=only_if_changed) or measure(plan)
+        outcome = report(plan, measured, outcome)
+        return announce(record(plan, outcome, inputs, prompts, measured), this)
+
+
+def measure(plan: Plan) -> tuple[Trial, Outcome]:
+    """Block after block, until a look gives the verdict."""
+    foretell(plan)
+    with start_engine(plan.job) as engine, Reporter(plan) as reporter:
         measured, verdict = begin(plan, engine, reporter), None
         while verdict is None:
             measured = measure_block(plan, engine, measured, len(measured.blocks()) + 1, reporter)
             verdict = judge(measured)
-    outcome = report(plan, measured, outcome_of(measured, verdict))
-    return announce(record(plan, outcome, inputs, prompts, measured), this)
+    return measured, outcome_of(measured, verdict)
 
 
 @task(name="validate", task_run_name="validate prompts", cache_policy=NO_CACHE)
@@ -69,7 +76,8 @@ def validate(job: Job) -> TokenizedPrompts:
 def make_plan(job: Job, prompts: TokenizedPrompts, placebo: bool) -> Plan:
     """Arms, seeds, looks; or why nothing should be measured."""
     model, md5, current = read_model(job.model_path, job.model), *recording.current_order(job, prompts)
-    return plans.make_plan(job, model, prompts, md5, current, read_trials(job.reports_dir), placebo=placebo)
+    history, placebos = (read_history(trial.reports_of(job, placebo=kind)) for kind in (False, True))
+    return plans.make_plan(job, model, prompts, md5, current, history, placebo=placebo, placebos=placebos)
 
 
 def start_engine(job: Job) -> VllmEngine:

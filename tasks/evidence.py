@@ -9,10 +9,9 @@ shows.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,13 @@ from pydantic import BaseModel, ConfigDict
 
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.files import append_line, atomic_file, write_atomically
+from orderproof.tasks.outputs import CANDIDATE as CANDIDATE  # the arms, named once
+from orderproof.tasks.outputs import CONTROL as CONTROL
+from orderproof.tasks.outputs import SHUFFLED as SHUFFLED
 from orderproof.tasks.verdict import Rule, Verdict
 
 SCHEMA = "orderproof/trial/1"
 VERDICT_FILE = "verdict.json"
-CONTROL, CANDIDATE, SHUFFLED = "control", "candidate", "shuffled"
 
 # One row per request of a pass, in the order in which the requests were sent.
 TOKENS_SCHEMA = pa.schema(
@@ -65,7 +66,8 @@ class Manifest(_Frozen):
     trial: str  # sortable: 20261129T144640Z-3f9a
     job: str
     placebo: bool = False
-    question: str  # sha256 of what is asked; trials of one question share α
+    question: str  # sha256 of data, model, engine, sampling and candidate; trials of one question share α
+    settings: str = ""  # sha256 of the question and of all else that decides the measurement: equal, nothing changed
     attempt: int = 1  # 1 for the first trial of this question
     rule: Rule  # its alpha is already halved per earlier attempt
     arms: tuple[str, ...]  # (control, candidate) or (control, candidate, shuffled)
@@ -78,7 +80,7 @@ class Manifest(_Frozen):
     dataset_md5: str
     prompts_total: int
     prompts_measured: int
-    measured_sha256: str  # of the measured prompts' ids, newline-joined, in the file's order
+    measured_sha256: str  # of the measured prompts' ids, sorted and newline-joined
     prompt_tokens: int  # of the measured prompts
     model: dict[str, Any]  # path, fingerprint, architecture, moe {experts, top_k, moe_layers, bytes_per_expert} or null
     engine: dict[str, Any]  # args, env, command, in_process, mode (eager | compiled), max_num_seqs
@@ -86,6 +88,7 @@ class Manifest(_Frozen):
     versions: dict[str, str]
     machine: dict[str, Any]
     detectable_gain_before: float | None = None  # by the last look with 80 % power; None without history
+    detectable_excess_before: float | None = None  # of outputs, likewise; None without an earlier trial as its pilot
     created_utc: str
 
     @property
@@ -209,13 +212,31 @@ class Trial:
             raise EvidenceError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
 
 
+@dataclass(frozen=True)
+class History:
+    """The trials that a job had."""
+
+    trials: tuple[Trial, ...] = ()  # oldest first
+    unreadable: tuple[str, ...] = ()  # names of registered trials that are no evidence any more
+
+    def __len__(self) -> int:
+        return len(self.trials) + len(self.unreadable)
+
+
+def read_history(reports: Path) -> History:
+    """Every trial that was registered, whether or not it can be read still: a broken one was seen by somebody."""
+    trials, unreadable = [], []
+    for manifest in sorted(reports.glob("*/manifest.json")):
+        try:
+            trials.append(Trial.read(manifest.parent))
+        except (EvidenceError, OSError):
+            unreadable.append(manifest.parent.name)
+    return History(tuple(trials), tuple(unreadable))
+
+
 def read_trials(reports: Path) -> list[Trial]:
     """Every readable trial of a job, oldest first; what cannot be read is no evidence and is left alone."""
-    trials = []
-    for manifest in sorted(reports.glob("*/manifest.json")):
-        with contextlib.suppress(EvidenceError):
-            trials.append(Trial.read(manifest.parent))
-    return trials
+    return list(read_history(reports).trials)
 
 
 def find_trial(reports: Path, name: str | None) -> Trial:
@@ -247,12 +268,17 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
+def ids_sha256(ids: Iterable[str]) -> str:
+    """Of a set of prompts' ids, whatever order they come in: sorted, joined by newlines."""
+    return hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()
+
+
 def register(folder: Path, manifest: Manifest) -> Trial:
     """Write the manifest of a new trial. Raises FileExistsError if the folder holds one."""
     folder.mkdir(parents=True, exist_ok=False)
     (folder / "tokens").mkdir()
-    write_atomically(folder / "manifest.json", manifest.model_dump_json(indent=1) + "\n")
     write_atomically(folder / "passes.jsonl", "")
+    write_atomically(folder / "manifest.json", manifest.model_dump_json(indent=1) + "\n")  # last: now it is a trial
     return Trial(folder, manifest, ())
 
 

@@ -1,7 +1,8 @@
 """params.yaml → Job, typed and checked.
 
 In: the path of a params.yaml. Out: frozen `Job` values, or a `JobError` that names the key, its place and the nearest
-right one. Knows nothing of engines, trackers or data; touches no file but params.yaml.
+right one. Knows nothing of engines, trackers or data; touches no file but params.yaml. A wrong type is an error and
+never converted: `log_text: "yes"` would be a guess.
 
 params.yaml has four parts. `defaults` is merged under every job and `jobs.<name>` decides what is measured: both are
 DVC parameters of that job's stage. `reporting` (price, log_text, publish, …) decides only what is said about a
@@ -13,21 +14,21 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from orderproof.tasks.errors import OrderproofError
+from orderproof.tasks.looks import Looks
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-RESERVED_NAMES = frozenset({"models", "placebo", "validation", "generate"})  # folders beside the jobs' own
+# Folders beside the jobs' own, and the key that lies under every job.
+RESERVED_NAMES = frozenset({"models", "placebo", "validation", "generate", "defaults"})
+IN_THE_JOB_ITSELF = ("prompts", "model")  # dvc.yaml reads `${item.prompts}`, and DVC knows no defaults
 BESIDE_THE_JOBS = ("reporting", "generate")  # top-level keys with `defaults` and a part for each job; never measured
-FEWEST_BLOCKS, MOST_BLOCKS = 5, 40  # at the last look: what the verdict's rule can use, known before anything is spent
-
 
 # Also the registry of tasks/orders: each name is a module there.
 Method = Literal["file", "shuffled", "label", "length", "cluster"]
@@ -38,26 +39,21 @@ class JobError(OrderproofError):
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-def _increasing(looks: tuple[int, ...] | None) -> tuple[int, ...] | None:
-    if looks is None:
-        return None
-    if not looks or looks[0] < 3 or any(b <= a for a, b in pairwise(looks)):
-        raise ValueError("looks must be increasing numbers of blocks, the first at least 3")
-    if not FEWEST_BLOCKS <= looks[-1] <= MOST_BLOCKS:
-        raise ValueError(f"the last look must be at {FEWEST_BLOCKS} to {MOST_BLOCKS} blocks")
-    return looks
+# A number is text to a process: `VARIABLE: 1`, `--port 8000`.
+_Word = Annotated[str, Field(strict=False)]
 
 
 class EngineSpec(_Strict):
     """How the engine's child process is started and what vLLM is told."""
 
-    model_config = ConfigDict(coerce_numbers_to_str=True)  # `VARIABLE: 1` is a number to YAML and text to a process
+    model_config = ConfigDict(coerce_numbers_to_str=True)  # of `_Word`s only: strict text stays strict
 
-    command: tuple[str, ...] = ()  # argv prefix that ends in a Python interpreter; empty: this Python
-    env: dict[str, str] = {}
+    # argv prefix that ends in a Python interpreter; empty: this Python
+    command: Annotated[tuple[_Word, ...], Field(strict=False)] = ()
+    env: dict[str, _Word] = {}
     in_process: bool = True  # VLLM_ENABLE_V1_MULTIPROCESSING=0: deterministic scheduling, true step times
     args: dict[str, Any] = {}  # vLLM's EngineArgs, verbatim
     start_timeout_s: Annotated[float, Field(gt=0)] = 900.0
@@ -93,7 +89,7 @@ class MeasureSpec(_Strict):
 
     metric: Literal["throughput_req_s", "throughput_tok_s"] = "throughput_req_s"
     # blocks at which a verdict may be given; None: 5 and 10, or 10, 20 and 40 where the job's history is noisy
-    looks: Annotated[tuple[int, ...] | None, AfterValidator(_increasing)] = None
+    looks: Looks | None = None
     alpha: Annotated[float, Field(gt=0, le=0.1)] = 0.025  # one-sided, split evenly over the looks
     margin: Annotated[float, Field(ge=0)] = 0.01  # promote only when the gain is surely above it
     worthwhile: Annotated[float, Field(gt=0)] = 0.03  # keep when the gain is surely below it
@@ -126,7 +122,7 @@ class Job(_Strict):
     """One offline batch: prompts, model, engine, candidate order and how it is measured."""
 
     name: str
-    root: Path  # the folder of params.yaml; every relative path starts there
+    root: Annotated[Path, Field(strict=False)]  # the folder of params.yaml; every relative path starts there
     prompts: str
     model: str
     tokenizer: str | None = None  # folder of the tokenizer; None: the model's
@@ -173,10 +169,12 @@ def load_jobs(params: Path) -> dict[str, Job]:
     jobs = document.get("jobs")
     if not isinstance(jobs, Mapping) or not jobs:
         raise JobError(f"{params}: `jobs` must map at least one name to a job")
-    _mapping(params, "defaults", document.get("defaults"))
+    if "defaults" not in document:
+        raise JobError(f"{params}: `defaults` is missing, and DVC's stages name it: add a line `defaults: {{}}`")
+    _mapping(params, "defaults", document["defaults"])
     for part in BESIDE_THE_JOBS:
         _refuse_unknown(_mapping(params, part, document.get(part)), ("defaults", *map(str, jobs)), f"{part}.")
-    return {str(name): _build(params, str(name), document, body) for name, body in jobs.items()}
+    return {_job_name(params, name): _build(params, name, document, body) for name, body in jobs.items()}
 
 
 def load_job(params: Path, name: str) -> Job:
@@ -202,14 +200,29 @@ def _read_yaml(params: Path) -> Mapping[str, Any]:
     return document
 
 
-def _build(params: Path, name: str, document: Mapping[str, Any], body: Any) -> Job:
+def _job_name(params: Path, name: Any) -> str:
+    if not isinstance(name, str):
+        raise JobError(
+            f"{params}: {name!r} cannot name a job, because YAML reads it as {type(name).__name__} and DVC leaves such "
+            "a job out without a word: begin the name with a letter"
+        )
     if not NAME.fullmatch(name) or name in RESERVED_NAMES:
         raise JobError(
             f"{params}: {name!r} cannot name a job, because names become folders: use up to 64 of a-z, 0-9, '-' and "
             f"'_' (not {', '.join(sorted(RESERVED_NAMES))})"
         )
+    return name
+
+
+def _build(params: Path, name: str, document: Mapping[str, Any], body: Any) -> Job:
     if not isinstance(body, Mapping):
         raise JobError(f"{params}: jobs.{name} must be a mapping, not {body!r}")
+    for key in IN_THE_JOB_ITSELF:
+        if key not in body and key in (document["defaults"] or {}):
+            raise JobError(
+                f"{params}: jobs.{name}.{key} is missing: DVC reads it there and not in `defaults`, so move it into "
+                "every job"
+            )
     merged = _merge(document.get("defaults") or {}, body)
     for key in ("name", "root", *BESIDE_THE_JOBS):
         if key in merged:

@@ -7,11 +7,15 @@ folder gives the same verdict, bit for bit.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from orderproof.tasks.evidence import CANDIDATE, CONTROL, Block, EvidenceError, Trial
+from orderproof.tasks.evidence import CANDIDATE, CONTROL, Block, EvidenceError, Manifest, Pass, Trial, ids_sha256
+from orderproof.tasks.orders import Order
+from orderproof.tasks.orders.shuffled import shuffle
 from orderproof.tasks.outputs import OutputChange, PassOutputs, compare, rows_in_file_order
 from orderproof.tasks.outputs.divergence import first_divergence
 from orderproof.tasks.verdict import Verdict, decide
@@ -21,15 +25,52 @@ def judge(trial: Trial) -> Verdict | None:
     """The verdict of the blocks recorded so far.
 
     Raises:
-        EvidenceError: a recorded pass has no tokens, or not of the measured prompts.
+        EvidenceError: a recorded pass is not what was registered (its order, its prompts), its rates are not its
+            figures', or it has no tokens.
     """
     spoilt = _spoilt_block(trial)
     blocks = trial.blocks()
     rule = trial.manifest.rule
     if not spoilt and len(blocks) not in rule.looks:
         return None
+    refuse_unregistered(trial)
     ratios = [_log_ratio(block, rule.metric) for block in blocks]
     return decide(ratios, rule, compare_outputs(trial, blocks) if blocks and not spoilt else None, invalid=spoilt)
+
+
+def refuse_unregistered(trial: Trial) -> None:
+    """Hold every pass against the plan and against its own figures.
+
+    Raises:
+        EvidenceError: an order that was not registered for its arm and block, or a rate that is not count over time.
+    """
+    for timed in (timed for timed in trial.passes if timed.block):
+        where, planned = f"{trial.folder}: pass {timed.pass_id}", trial.manifest
+        if timed.arm not in planned.arms or not 0 < timed.block <= len(planned.shuffle_seeds):
+            raise EvidenceError(f"{where} is of no arm or no block of the plan")
+        if not _sent_as_registered(planned, timed):
+            raise EvidenceError(f"{where} was not sent in the order that was registered for {timed.arm}")
+        rates = (timed.throughput_req_s, timed.throughput_tok_s)
+        if timed.wall_s <= 0 or rates != (timed.requests / timed.wall_s, timed.output_tokens / timed.wall_s):
+            raise EvidenceError(f"{where} has rates that are not its requests and tokens over its seconds")
+
+
+def _sent_as_registered(planned: Manifest, timed: Pass) -> bool:
+    fixed = {CANDIDATE: planned.candidate, CONTROL: planned.control}.get(timed.arm)
+    if fixed:
+        return timed.order_sha256 == fixed.sha256
+    seed = planned.shuffle_seeds[timed.block - 1]
+    shuffled = Order(shuffle(planned.prompts_measured, seed), "shuffled")
+    return (timed.seed, timed.order_sha256) == (seed, shuffled.sha256)
+
+
+def is_vacuous(sampling: Mapping[str, Any]) -> bool:
+    """Agreement of outputs says nothing: at vLLM's default temperature of 1 two passes differ wherever they may.
+
+    A seed makes them comparable again.
+    """
+    temperature = sampling.get("temperature")
+    return (1.0 if temperature is None else float(temperature)) >= 1.0 and sampling.get("seed") is None
 
 
 def _log_ratio(block: Block, metric: str) -> float:
@@ -52,13 +93,11 @@ def _spoilt_block(trial: Trial) -> str | None:
 def compare_outputs(trial: Trial, blocks: list[Block]) -> OutputChange:
     """Disagreement of the counted passes' outputs, and where they part."""
     passes, ids, position = pass_outputs(trial, blocks)
-    sampling = trial.manifest.sampling
     return compare(
         passes,
         position,
         int(trial.manifest.engine["max_num_seqs"]),
-        # At vLLM's default temperature of 1 two passes differ wherever they may; a seed makes them comparable again.
-        vacuous=float(sampling.get("temperature", 1.0)) >= 1.0 and sampling.get("seed") is None,
+        vacuous=is_vacuous(trial.manifest.sampling),
         first_divergence=first_divergence(
             passes, ids, lambda pass_id: trial.tokens(pass_id, ["prompt_id", "token_ids"])
         ),
@@ -73,7 +112,7 @@ def pass_outputs(trial: Trial, blocks: list[Block]) -> tuple[list[PassOutputs], 
         order.
 
     Raises:
-        EvidenceError: no block counts.
+        EvidenceError: no block counts, or its prompts are not those that were registered.
     """
     counted = {timed.pass_id for block in blocks for timed in block.passes.values()}
     timed_passes = [timed for timed in trial.passes if timed.pass_id in counted]
@@ -81,6 +120,8 @@ def pass_outputs(trial: Trial, blocks: list[Block]) -> tuple[list[PassOutputs], 
         raise EvidenceError(f"{trial.folder}: no block counts, so there is nothing to compare")
     columns = ["prompt_id", "token_ids", "score", "position"]
     ids = sorted(trial.tokens(timed_passes[0].pass_id, ["prompt_id"])["prompt_id"].to_pylist())
+    if ids_sha256(ids) != trial.manifest.measured_sha256:
+        raise EvidenceError(f"{trial.folder}: {timed_passes[0].pass_id} is not of the prompts that were registered")
     passes, position = [], np.arange(len(ids))
     for timed in timed_passes:
         table = trial.tokens(timed.pass_id, columns)

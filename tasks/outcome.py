@@ -1,7 +1,7 @@
 """What a measurement came to, in one value: for the terminal, for machines and for Prefect.
 
-In: a job, its plan or trial, the verdict and what became of it. Out: an `Outcome`. Knows nothing of how any of it was
-measured, tracked or recorded.
+In: a trial, its verdict and what became of it. Out: an `Outcome`. Knows nothing of how any of it was measured, tracked
+or recorded, and touches no file.
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from orderproof.tasks.evidence import VERDICT_FILE, Trial, read_trials
-from orderproof.tasks.files import write_atomically
-from orderproof.tasks.jobs import Job
-from orderproof.tasks.plan import Plan
-from orderproof.tasks.promotion import Promotion, read_promotion
-from orderproof.tasks.verdict import Verdict, refused
+from orderproof.tasks.evidence import Trial
+from orderproof.tasks.promotion import Promotion
+from orderproof.tasks.verdict import Verdict
 
 TOY = "toy model on CPUs: not your gain"
 
@@ -88,27 +85,4 @@ def outcome_of(trial: Trial, verdict: Verdict) -> Outcome:
         folder=trial.folder,
         placebo=manifest.placebo,
         toy=bool(manifest.model.get("toy")),
-    )
-
-
-def refusal(plan: Plan) -> Outcome:
-    """The outcome of a plan that refused, kept as the job's newest verdict."""
-    assert plan.refusal is not None
-    verdict = refused(plan.refusal, plan.rule)
-    write_atomically(plan.job.reports_dir / VERDICT_FILE, verdict.model_dump_json(indent=1) + "\n")
-    return Outcome(job=plan.job.name, verdict=verdict, toy=plan.model.toy)
-
-
-def standing(job: Job, question: str) -> Outcome | None:
-    """The outcome of the newest trial, if it asked just this question and had its verdict; otherwise None."""
-    trials = read_trials(job.reports_dir)
-    if not trials or trials[-1].manifest.question != question:
-        return None
-    newest = trials[-1]
-    path = newest.folder / VERDICT_FILE
-    if not path.exists():
-        return None
-    known = outcome_of(newest, Verdict.model_validate_json(path.read_bytes()))
-    return replace(known, promotion=read_promotion(job)).noting(
-        "nothing changed since this trial, so it stands unmeasured"
     )

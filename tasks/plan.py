@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import logging
 import platform
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -20,21 +21,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.tasks.engines import EngineInfo
-from orderproof.tasks.evidence import CANDIDATE, CONTROL, SHUFFLED, Manifest, OrderRecord, Trial, canonical_json
+from orderproof.tasks.evidence import CANDIDATE, CONTROL, SHUFFLED, History, Manifest, canonical_json, ids_sha256
+from orderproof.tasks.history import attempts, detectable_excess_before, noise_sd
 from orderproof.tasks.jobs import Job, OrderSpec
-from orderproof.tasks.models import ModelFacts, MoeFacts
+from orderproof.tasks.models import ModelFacts
 from orderproof.tasks.orders import Order, make_order, shuffle_like
 from orderproof.tasks.prompts import TokenizedPrompts
+from orderproof.tasks.refusals import structural_refusal
 from orderproof.tasks.verdict import Rule, detectable_gain
 
 QUIET_LOOKS, NOISY_LOOKS = (5, 10), (10, 20, 40)
 NOISY_SD = 0.04  # of a block's log ratio: above it, ten blocks see only gains of more than about 6 %
 RUN_BATCHES = 8  # length of the runs of neighbours in a sample, so that a run fills batches of its own
-PREFILL_TOKENS_PER_OUTPUT_TOKEN = 100  # above it decode, where an order saves, is a sliver of the job
-TOUCHED_BY_A_SORTED_BATCH = 0.999  # of the experts: above it there is nothing left to save
 SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
-# Published for Qwen3-30B-A3B: a domain sends 68-80 % of its routing to its favourite quarter of the experts.
-FAVOURITE_SHARE, FAVOURITE_EXPERTS = 0.74, 0.25
+NONE = History()
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,13 @@ class Plan:
     control_why: str
     rule: Rule
     question: str
+    settings: str
     attempt: int
     coin_seed: int
     shuffle_seeds: tuple[int, ...]
+    noise_sd: float | None  # of a block's log ratio, in earlier trials on this model and engine
     detectable_gain_before: float | None
+    detectable_excess_before: float | None
     placebo: bool
     refusal: str | None  # why nothing should be measured; None: go
 
@@ -69,6 +74,7 @@ class Plan:
             job=self.job.name,
             placebo=self.placebo,
             question=self.question,
+            settings=self.settings,
             attempt=self.attempt,
             rule=self.rule,
             arms=tuple(self.orders),
@@ -81,7 +87,7 @@ class Plan:
             dataset_md5=self.dataset_md5,
             prompts_total=self.prompts_total,
             prompts_measured=len(self.prompts),
-            measured_sha256=_sha256("\n".join(self.prompts.ids)),
+            measured_sha256=ids_sha256(self.prompts.ids),
             prompt_tokens=int(self.prompts.offsets[-1]),
             model=self.model.as_dict(),
             engine={
@@ -94,6 +100,7 @@ class Plan:
             versions={**_versions(), **{f"engine_{name}": version for name, version in engine.versions.items()}},
             machine={**engine.machine, "load_s": round(engine.load_s, 2)},
             detectable_gain_before=self.detectable_gain_before,
+            detectable_excess_before=self.detectable_excess_before,
             created_utc=now.isoformat(timespec="seconds"),
         )
 
@@ -104,9 +111,10 @@ def make_plan(
     prompts: TokenizedPrompts,
     dataset_md5: str,
     current: Order,
-    history: Sequence[Trial],
+    history: History,
     *,
     placebo: bool = False,
+    placebos: History = NONE,
 ) -> Plan:
     """Decide everything that a trial needs, from numbers that exist before its first pass.
 
@@ -114,6 +122,7 @@ def make_plan(
         prompts: all of the job's prompts.
         current: the order in which the job runs today, over all prompts.
         history: the job's earlier trials, placebos left out.
+        placebos: its earlier placebos, so that the next one has coins of its own.
 
     Raises:
         OrderError: the candidate cannot be made of these prompts.
@@ -124,26 +133,19 @@ def make_plan(
         # The candidate was promoted before: whether it still pays shows against what the job would do without it.
         current = make_order(OrderSpec(method="file"), prompts, dataset_md5)
     measured = measured_prompts(chosen.permutation, job.measure.prompts, job.engine.max_num_seqs)
-    subset = prompts.take(measured)
-    question = _question(job, model, dataset_md5, chosen, subset.ids)
-    attempt = 1 + sum(1 for trial in history if trial.manifest.question == question and _was_looked_at(trial))
-    noise = _history_sd(job, model, history)
-    looks = job.measure.looks or (NOISY_LOOKS if noise and noise > NOISY_SD else QUIET_LOOKS)
-    measure = job.measure
-    rule = Rule(
-        metric=measure.metric,
-        alpha=measure.alpha / 2 ** (attempt - 1),  # every further trial of one question spends half of what was left
-        looks=looks,
-        margin=measure.margin,
-        worthwhile=measure.worthwhile,
-        outputs=job.outputs,
-    )
+    subset, question = prompts.take(measured), _question(job, model, dataset_md5, chosen)
+    # α is not spent on placebos: nothing is promoted by one.
+    attempt = 1 if placebo else 1 + attempts(history, question)
+    if history.unreadable and not placebo:
+        _tell_unreadable(job, history, attempt)
+    noise = noise_sd(job, model, history)
+    rule = _rule(job, attempt, noise)
     control, why = _control(current, prompts, placebo)
     orders: dict[str, Order | None] = {CONTROL: restrict(control, measured) if control else None}
     orders[CANDIDATE] = restrict(chosen, measured)
     if control:
         orders[SHUFFLED] = None
-    seeds = np.random.SeedSequence([measure.seed, attempt, int(placebo)]).generate_state(1 + max(looks), np.uint32)
+    coin_seed, *shuffle_seeds = _draw_seeds(job, question, placebo, len(placebos if placebo else history), rule)
     return Plan(
         job=job,
         model=model,
@@ -155,61 +157,47 @@ def make_plan(
         control_why=why,
         rule=rule,
         question=question,
+        settings=_settings(job, question),
         attempt=attempt,
-        coin_seed=int(seeds[0]),
-        shuffle_seeds=tuple(int(seed) for seed in seeds[1:]),
+        coin_seed=coin_seed,
+        shuffle_seeds=tuple(shuffle_seeds),
+        noise_sd=noise,
         detectable_gain_before=detectable_gain(noise, rule) if noise else None,
+        detectable_excess_before=detectable_excess_before(
+            job, model, dataset_md5, history, len(subset), rule.looks[-1]
+        ),
         placebo=placebo,
         refusal=None if placebo else structural_refusal(job, model, subset, chosen, control),
     )
 
 
-def structural_refusal(
-    job: Job, model: ModelFacts, prompts: TokenizedPrompts, candidate: Order, control: Order | None
-) -> str | None:
-    """Why no order can help here, as far as that is certain without a prediction; None if it may."""
-    batch = job.engine.max_num_seqs
-    if model.moe is None:
-        return (
-            f"{model.path} ({model.architecture}) is a dense model: every token reads all weights in any order, so "
-            "there is nothing to gain"
-        )
-    if len(prompts) < 2:
-        return "the job has a single prompt, which has only one order"
-    if len(prompts) <= batch:
-        return (
-            f"all {len(prompts)} prompts run at once in one batch of {batch}, so their order decides nothing; "
-            "sort only jobs of several batches"
-        )
-    if model.moe.top_k >= model.moe.experts:
-        return f"{model.path} sends every token to all of its {model.moe.experts} experts, so no order saves any"
-    touched = touched_by_a_sorted_batch(model.moe, batch)
-    if touched > TOUCHED_BY_A_SORTED_BATCH:
-        return (
-            f"a batch of {batch} touches {touched:.2%} of the {model.moe.experts} experts even when sorted (top-"
-            f"{model.moe.top_k}, published concentration of a domain), so no order saves any"
-        )
-    output_tokens = int(job.sampling.get("max_tokens") or 16)
-    prompt_tokens = int(prompts.offsets[-1]) / len(prompts)
-    if output_tokens < 2 or prompt_tokens / output_tokens > PREFILL_TOKENS_PER_OUTPUT_TOKEN:
-        return (
-            f"the job is nearly all prefill: {prompt_tokens:.0f} prompt tokens for at most {output_tokens} generated, "
-            "and only decoding gains from an order"
-        )
-    if control and np.array_equal(control.permutation, candidate.permutation):
-        return f"the candidate ({candidate.method}) is the order in which the job runs already"
-    return None
+def _rule(job: Job, attempt: int, noise: float | None) -> Rule:
+    measure = job.measure
+    return Rule(
+        metric=measure.metric,
+        alpha=measure.alpha / 2 ** (attempt - 1),  # every further trial of one question spends half of what was left
+        looks=measure.looks or (NOISY_LOOKS if noise and noise > NOISY_SD else QUIET_LOOKS),
+        margin=measure.margin,
+        worthwhile=measure.worthwhile,
+        outputs=job.outputs,
+    )
 
 
-def touched_by_a_sorted_batch(moe: MoeFacts, batch: int) -> float:
-    """Expected share of a layer's experts that one decode step of a single-domain batch selects.
+def _draw_seeds(job: Job, question: str, placebo: bool, earlier: int, rule: Rule) -> list[int]:
+    """The coin's seed, and one for each block's shuffle: no two trials share any."""
+    entropy = [job.measure.seed, int(placebo), earlier, int(question, 16)]
+    return [int(seed) for seed in np.random.SeedSequence(entropy).generate_state(1 + rule.looks[-1], np.uint32)]
 
-    Tokens pick experts independently, favourites with FAVOURITE_SHARE of the traffic:
-    Σ_groups size·(1 − (1 − p)^batch), p = top_k · traffic / (size · experts).
-    """
-    groups = ((FAVOURITE_EXPERTS, FAVOURITE_SHARE), (1 - FAVOURITE_EXPERTS, 1 - FAVOURITE_SHARE))
-    return sum(
-        size * (1 - (1 - min(1.0, moe.top_k * traffic / (size * moe.experts))) ** batch) for size, traffic in groups
+
+def _tell_unreadable(job: Job, history: History, attempt: int) -> None:
+    logger.warning(
+        "%s: registered trials that cannot be read (%s) count as attempts at this question, so this is attempt %d and "
+        "α is %g: bring them back (`dvc checkout reports/%s`) to have them counted for what they asked",
+        job.name,
+        ", ".join(history.unreadable),
+        attempt,
+        job.measure.alpha / 2 ** (attempt - 1),
+        job.name,
     )
 
 
@@ -255,41 +243,27 @@ def _control(current: Order, prompts: TokenizedPrompts, placebo: bool) -> tuple[
     )
 
 
-def _question(job: Job, model: ModelFacts, dataset_md5: str, chosen: Order, measured: Sequence[str]) -> str:
-    """Hash of what is asked: trials that share it share α."""
-    engine = job.engine
+def _question(job: Job, model: ModelFacts, dataset_md5: str, chosen: Order) -> str:
+    """Hash of what is claimed of which data: trials that share it share α.
+
+    What a trial merely chooses (margin, metric, sample, the policy for outputs) is no part of it: asking again with
+    another margin is asking again.
+    """
+    engine = job.engine.model_dump(mode="json", include={"args", "in_process"})
     asked: dict[str, Any] = {
         "dataset": dataset_md5,
-        "measured": _sha256("\n".join(measured)),
         "model": model.fingerprint,
-        "engine": {"args": engine.args, "env": engine.env, "in_process": engine.in_process},
-        "sampling": job.sampling,
-        "candidate": OrderRecord.model_dump(chosen.record()),
-        "metric": job.measure.metric,
-        "margin": job.measure.margin,
-        "outputs": job.outputs,
+        "engine": engine,
+        "sampling": job.model_dump(mode="json", include={"sampling"}),
+        "candidate": chosen.sha256,
     }
     return _sha256(canonical_json(asked))
 
 
-def _was_looked_at(trial: Trial) -> bool:
-    """A trial counts as an attempt from its first whole block: whoever stopped it could have seen it."""
-    return bool(trial.blocks())
-
-
-def _history_sd(job: Job, model: ModelFacts, history: Sequence[Trial]) -> float | None:
-    """Pooled standard deviation of blocks' log ratios in earlier trials on this model and engine."""
-    squares, freedom = 0.0, 0
-    for trial in history:
-        manifest = trial.manifest
-        if manifest.model["fingerprint"] != model.fingerprint or manifest.engine["args"] != job.engine.args:
-            continue
-        rates = [[getattr(b.passes[arm], manifest.rule.metric) for arm in (CONTROL, CANDIDATE)] for b in trial.blocks()]
-        if len(rates) > 1:
-            ratios = np.log([candidate / control for control, candidate in rates])
-            squares += float(((ratios - ratios.mean()) ** 2).sum())
-            freedom += len(ratios) - 1
-    return float(np.sqrt(squares / freedom)) if freedom else None
+def _settings(job: Job, question: str) -> str:
+    """Hash of the question and all else in params.yaml that decides a measurement."""
+    measured = job.model_dump(mode="json", exclude={"name", "root", "reporting", "generate"})
+    return _sha256(canonical_json({"question": question, "job": measured}))
 
 
 def _without_secrets(env: Mapping[str, str]) -> dict[str, str]:

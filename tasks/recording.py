@@ -7,22 +7,30 @@ lost to a tracker that is down. Only an order that must not be pinned is an erro
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from orderproof.tasks import promotion, tracking
-from orderproof.tasks.evidence import Trial, write_verdict
+from orderproof.tasks.errors import OrderproofError
+from orderproof.tasks.evidence import VERDICT_FILE, Trial, write_verdict
+from orderproof.tasks.files import write_atomically
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.models import read_model
 from orderproof.tasks.orders import Order
 from orderproof.tasks.outcome import Outcome
 from orderproof.tasks.plan import Plan
 from orderproof.tasks.promotion import dvc, publish
+from orderproof.tasks.promotion.record import engine_fingerprint
 from orderproof.tasks.prompts import TokenizedPrompts, dataset_md5
 from orderproof.tasks.report import figures, page
+from orderproof.tasks.verdict import refused
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -52,18 +60,39 @@ def current_order(job: Job, prompts: TokenizedPrompts) -> tuple[str, Order]:
     return md5, promotion.current_order(job, md5, prompts.ids)
 
 
+def refuse(plan: Plan) -> Outcome:
+    """The outcome of a plan that refused, kept as the job's newest verdict."""
+    assert plan.refusal is not None
+    verdict = refused(plan.refusal, plan.rule, sd=plan.noise_sd)
+    write_atomically(plan.job.reports_dir / VERDICT_FILE, verdict.model_dump_json(indent=1) + "\n")
+    return Outcome(job=plan.job.name, verdict=verdict, toy=plan.model.toy)
+
+
 def report(job: Job, trial: Trial, outcome: Outcome, prefect_run: str | None) -> Outcome:
-    """Keep the verdict, draw its pictures and page, and send the trial to MLflow."""
+    """Keep the verdict, draw its pictures and page, and send the trial to MLflow. Doing it again changes nothing."""
     assert outcome.folder is not None
     write_verdict(trial, outcome.verdict)
-    figures.draw(trial, outcome.verdict, outcome.folder)
-    outcome = replace(outcome, page=page.write_page(job, trial, outcome.verdict, outcome.folder))
-    revision = git_revision(job.root)
+    notes: list[str] = []
+    with _noting(notes, "pictures are missing"):
+        figures.draw(trial, outcome.verdict, outcome.folder)
+    with _noting(notes, "the page is missing"):
+        outcome = replace(outcome, page=page.write_page(job, trial, outcome.verdict, outcome.folder))
+    with _noting(notes, f"MLflow does not have the trial yet: `{tracking.send_later(job, trial)}`"):
+        origin = {"prefect_run": prefect_run, "dvc_revision": git_revision(job.root)}
+        outcome = replace(outcome, mlflow_run=tracking.log_trial(job, trial, outcome.verdict, **origin))
+    return replace(outcome, notes=(*outcome.notes, *notes))
+
+
+@contextlib.contextmanager
+def _noting(notes: list[str], what: str) -> Iterator[None]:
+    """Whatever fails here becomes a note, because a verdict waits behind it to be pinned."""
     try:
-        run = tracking.log_trial(job, trial, outcome.verdict, prefect_run=prefect_run, dvc_revision=revision)
-    except tracking.TrackingError as error:
-        return outcome.noting(str(error))
-    return replace(outcome, mlflow_run=run)
+        yield
+    except OrderproofError as error:
+        notes.append(str(error))
+    except Exception as error:
+        _log.debug("%s", what, exc_info=True)
+        notes.append(f"{what} ({type(error).__name__}: {error})")
 
 
 def record(
@@ -71,25 +100,58 @@ def record(
 ) -> Outcome:
     """Pin the promoted order, or have the files say that the current one stays; then DVC and git.
 
+    Doing it again for the same trial changes nothing. That DVC or git failed is a note: the order is pinned then.
+
     Raises:
-        PromotionError: the dataset or the model is not the one that was measured. Nothing is pinned.
-        DvcError: an input changed meanwhile. Nothing is recorded.
+        PromotionError: the model or the dataset is not the one that was measured. Nothing is pinned.
+        InputsChanged: prompts or parameters are not. Nothing is pinned.
     """
     if outcome.placebo:
         return outcome.noting("a placebo: its record stays out of promotions and DVC")
-    job, verdict = plan.job, outcome.verdict
+    job = plan.job
     if read_model(job.model_path, job.model).fingerprint != inputs.model:
         raise promotion.PromotionError(f"{job.model} changed while it was measured: nothing is pinned; measure again")
-    if trial is not None and verdict.verdict == "promote":
-        pinned = promotion.promote(job, trial, verdict, plan.chosen, prompts.ids, outcome.mlflow_run)
+    dvc.compare_inputs(job.root, inputs.files, inputs.params)
+    pinned, notes = _pin(plan, outcome, prompts.ids, trial)
+    stage = dvc.stage_of(job.name)
+    try:
+        recorded = dvc.record_in_dvc(job.root, stage, inputs.files, inputs.params)
+        notes += _publish(job, recorded, outcome.sentence())
+    except dvc.InputsChanged:
+        raise
+    except dvc.DvcError as error:
+        notes.append(f"not recorded in DVC: {error}. When that is mended: `dvc commit --force {stage}`")
+    return replace(outcome, promotion=pinned, notes=(*outcome.notes, *notes))
+
+
+def _pin(
+    plan: Plan, outcome: Outcome, ids: Sequence[str], trial: Trial | None
+) -> tuple[promotion.Promotion, list[str]]:
+    """The order beside its dataset, and what to know of it."""
+    job, verdict = plan.job, outcome.verdict
+    if trial is None or verdict.verdict != "promote":
+        pinned = promotion.keep_current(job, plan.dataset_md5, ids, trial, verdict, outcome.mlflow_run)
+        return pinned, _about_the_promoted(plan, pinned, outcome, trial) if pinned.promoted else []
+    standing = promotion.read_promotion(job)
+    if standing and standing.demoted and standing.demoted.trial == trial.manifest.trial:
+        when = standing.demoted.demoted_utc
+        return standing, [f"this promotion was taken back ({when}) and stays so: `orderproof measure {job.name}` anew"]
+    return promotion.promote(job, trial, verdict, plan.chosen, ids, outcome.mlflow_run), []
+
+
+def _about_the_promoted(plan: Plan, pinned: promotion.Promotion, outcome: Outcome, trial: Trial | None) -> list[str]:
+    """What a verdict that promoted nothing says of the order that stays promoted."""
+    back = f"`orderproof demote {plan.job.name}` goes back to the file's"
+    tried_again = pinned.order == plan.chosen.record() and outcome.verdict.verdict in ("keep", "inconclusive")
+    if tried_again:
+        notes = [f"the promoted order (trial {pinned.trial}) did not carry again: {back}"]
     else:
-        pinned = promotion.keep_current(job, plan.dataset_md5, prompts.ids, trial, verdict, outcome.mlflow_run)
-        if pinned.promoted:
-            back = f"`orderproof demote {job.name}` goes back to the file's"
-            outcome = outcome.noting(f"the order promoted by trial {pinned.trial} stays; {back}")
-    outcome = replace(outcome, promotion=pinned)
-    recorded = dvc.record_in_dvc(job.root, dvc.stage_of(job.name), inputs.files, inputs.params)
-    return replace(outcome, notes=(*outcome.notes, *_publish(job, recorded, outcome.sentence())))
+        notes = [f"the order promoted by trial {pinned.trial} stays; {back}"]
+    if pinned.model != plan.model.fingerprint:
+        notes.append("it was promoted for another model than the present one")
+    elif trial is not None and pinned.engine != engine_fingerprint(trial.manifest):
+        notes.append("it was promoted for other engine settings than the present ones")
+    return notes
 
 
 def demote(job: Job, ids: Sequence[str], reason: str) -> tuple[promotion.Promotion, list[str]]:
@@ -103,7 +165,10 @@ def _publish(job: Job, recorded: dvc.Recorded, message: str) -> list[str]:
     """As far as the job asks for it: git and the remotes. Returns what to know of it."""
     if not recorded.recorded:
         return [f"not recorded in DVC: {recorded.why}"]
-    return list(publish.publish(job.root, recorded.stage, job.reporting.publish, message).notes)
+    try:
+        return list(publish.publish(job.root, recorded.stage, job.reporting.publish, message).notes)
+    except dvc.DvcError as error:
+        return [f"not published: {error}"]
 
 
 def git_revision(root: Path) -> str | None:

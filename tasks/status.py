@@ -14,8 +14,9 @@ from typing import Any
 
 from orderproof.tasks.batch.checkpoint import FOLDER, CheckpointError, progress_of
 from orderproof.tasks.batch.record import BatchRecordError, read_runs
-from orderproof.tasks.evidence import VERDICT_FILE, EvidenceError, Trial
+from orderproof.tasks.evidence import VERDICT_FILE, EvidenceError, History, Trial, read_history
 from orderproof.tasks.files import md5_of
+from orderproof.tasks.history import attempts
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.outcome import TOY
 from orderproof.tasks.promotion import ORDER_FILE, RECORD_FILE, Promotion, PromotionError, read_promotion
@@ -39,7 +40,8 @@ def job_status(job: Job) -> dict[str, Any]:
           before one began), `when`
         - `toy`: the newest trial was of the demo's toy model, whose gain is nobody's
         - `trials`: how many can be read, placebos left out
-        - `attempts`: trials that asked what the newest one asked and came to at least one whole block
+        - `attempts`: trials that asked what the newest one asked and came to at least one whole block, and all that
+          cannot be read any more
         - `alpha_left`: what another trial of that question may spend (halved by each attempt)
         - `checkpoint`: null, or the unfinished batch: `results` kept of `prompts`
         - `last_run`: null, or the newest batch that came to its end: `run`, `ended`, `order`, `prompts`, `failed`,
@@ -49,11 +51,10 @@ def job_status(job: Job) -> dict[str, Any]:
         - `problems`: what is missing or broken, in words
     """
     problems = _missing_inputs(job)
-    trials = _readable_trials(job.reports_dir, problems)
+    history = _readable_history(job.reports_dir, problems)
+    trials = history.trials
     promotion = _readable_promotion(job, problems)
-    question = trials[-1].manifest.question if trials else None
-    # As the plan counts them: whoever stopped a trial after a whole block could have seen its outcome.
-    attempts = sum(1 for trial in trials if trial.manifest.question == question and trial.blocks())
+    spent = attempts(history, trials[-1].manifest.question if trials else "")
     return {
         "schema": SCHEMA,
         "job": job.name,
@@ -64,8 +65,8 @@ def job_status(job: Job) -> dict[str, Any]:
         "verdict": _last_verdict(job.reports_dir, trials, problems),
         "toy": bool(trials and trials[-1].manifest.model.get("toy")),
         "trials": len(trials),
-        "attempts": attempts,
-        "alpha_left": job.measure.alpha / 2**attempts,
+        "attempts": spent,
+        "alpha_left": job.measure.alpha / 2**spent,
         "checkpoint": _checkpoint(job, problems),
         "last_run": _last_run(job, problems),
         "incomplete": [trial.folder.name for trial in trials if not (trial.folder / VERDICT_FILE).exists()],
@@ -91,15 +92,15 @@ def _missing_inputs(job: Job) -> list[str]:
     return problems
 
 
-def _readable_trials(reports: Path, problems: list[str]) -> list[Trial]:
-    """Oldest first; what is no evidence is named among the problems."""
-    trials = []
-    for manifest in sorted(reports.glob("*/manifest.json")):
+def _readable_history(reports: Path, problems: list[str]) -> History:
+    """As the plan reads it; what is no evidence any more is named among the problems."""
+    history = read_history(reports)
+    for name in history.unreadable:
         try:
-            trials.append(Trial.read(manifest.parent))
+            Trial.read(reports / name)
         except (EvidenceError, OSError) as error:
-            problems.append(f"trial {manifest.parent.name}: {_first_line(error)}")
-    return trials
+            problems.append(f"trial {name}: {_first_line(error)}")
+    return history
 
 
 def _readable_promotion(job: Job, problems: list[str]) -> Promotion | None:
@@ -236,7 +237,7 @@ def _block(one: dict[str, Any]) -> list[str]:
         facts.append(("last verdict", f"none: `orderproof measure {one['job']}` gives one"))
     if one["toy"]:
         facts.append(("", TOY))
-    facts.append(("trials", f"{one['trials']}, of which {one['attempts']} asked what the newest one asked"))
+    facts.append(("trials", f"{one['trials']}; {one['attempts']} attempts at what the newest one asked"))
     facts.append(("alpha left", f"{one['alpha_left']:g} for another trial of that question"))
     facts += _batch_facts(one)
     facts += [("no verdict", f"{name}: stopped, or being measured now") for name in one["incomplete"]]

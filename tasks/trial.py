@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from orderproof.tasks.engines import Engine, Failure, Figures, Output, Request
 from orderproof.tasks.evidence import TOKENS_SCHEMA, Pass, Trial, record, register
+from orderproof.tasks.expectations.prompt_suite import asked_tokens
 from orderproof.tasks.jobs import Job, OrderSpec
 from orderproof.tasks.orders import Order, make_order
 from orderproof.tasks.outputs.scorers import score
@@ -105,8 +106,7 @@ def _run_pass(
     after = engine.probe(mib)
     tokens = _tokens_table(plan, sent, answers)
     timed = _pass_record(trial, place, pass_id, arm, order, started, figures, tokens, (before, after))
-    asked = [_asked_tokens(plan, k) for k in sent.tolist()]
-    cut = _cut_short(tokens, asked)
+    cut = _cut_short(tokens, asked_tokens(plan.job, [request.sampling for request in requests]))
     reasons = _why_invalid(trial, timed, cut)
     return timed.model_copy(update={"cut_short": cut, "invalid": reasons}), tokens
 
@@ -152,13 +152,7 @@ def _inversions(admitted: np.ndarray) -> int:
     return int((ran < np.maximum.accumulate(ran)).sum()) if len(ran) else 0
 
 
-def _asked_tokens(plan: Plan, prompt: int) -> int | None:
-    """The most tokens that a prompt may generate; vLLM's default is 16."""
-    own = plan.prompts.samplings[prompt] or {}
-    return {"max_tokens": 16, **plan.job.sampling, **own}["max_tokens"]  # type: ignore[no-any-return]
-
-
-def _cut_short(tokens: pa.Table, asked: Sequence[int | None]) -> int:
+def _cut_short(tokens: pa.Table, asked: Iterable[int | None]) -> int:
     """Requests that ended for length with fewer tokens than asked: vLLM lets the model's length cut them silently."""
     rows = zip(tokens["finish_reason"].to_pylist(), tokens["token_ids"].to_pylist(), asked, strict=True)
     return sum(1 for reason, ids, most in rows if reason == "length" and most is not None and len(ids) < most)

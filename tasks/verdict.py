@@ -13,14 +13,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 from scipy import special
 
+from orderproof.tasks.looks import Looks
 from orderproof.tasks.outputs import TOLERANCE, OutputChange, ScoreChange
 
 EXIT_CODES = {"promote": 0, "keep": 10, "inconclusive": 11, "refused": 12, "invalid": 13}
@@ -28,19 +28,9 @@ EXIT_CODES = {"promote": 0, "keep": 10, "inconclusive": 11, "refused": 12, "inva
 CONFIDENCE = 0.95  # of every bound that is not split over the looks
 SIGN_FLIP_LIMIT = 0.05
 POWER = 0.8
-FEWEST_BLOCKS = 5  # 2**-4 is above SIGN_FLIP_LIMIT: with four blocks nothing could ever be promoted
-MOST_BLOCKS = 40  # the exact sign-flip test sorts 2**(n/2) sums
 CLOCK_RESOLUTION = 1e-12  # of a log ratio; no clock tells timed passes apart by less
 
 Name = Literal["invalid", "promote", "keep", "inconclusive", "refused"]
-
-
-def _possible(looks: tuple[int, ...]) -> tuple[int, ...]:
-    if not looks or looks[0] < 3 or any(b <= a for a, b in pairwise(looks)):
-        raise ValueError("looks must be increasing numbers of blocks, the first at least 3")
-    if not FEWEST_BLOCKS <= looks[-1] <= MOST_BLOCKS:
-        raise ValueError(f"the last look must be at {FEWEST_BLOCKS} to {MOST_BLOCKS} blocks")
-    return looks
 
 
 class Rule(BaseModel):
@@ -50,7 +40,7 @@ class Rule(BaseModel):
 
     metric: str = "throughput_req_s"
     alpha: Annotated[float, Field(gt=0, lt=0.5)] = 0.025  # one-sided, of all looks together
-    looks: Annotated[tuple[int, ...], AfterValidator(_possible)] = (5, 10)  # blocks at which a verdict may be given
+    looks: Looks = (5, 10)  # blocks at which a verdict may be given
     margin: Annotated[float, Field(ge=0)] = 0.01  # promote only a gain that is surely above it
     worthwhile: Annotated[float, Field(gt=0)] = 0.03  # keep when the gain is surely below it
     outputs: Literal["proven", "not_worse"] = "not_worse"

@@ -74,7 +74,7 @@ class VllmEngine:
         self._start()
         try:
             args = {"model": str(self.model), **self.spec.args, "trust_remote_code": False}
-            self._send({"op": "load", "args": args, "sampling": self.sampling})
+            self._send({"op": "load", "args": args, "sampling": self.sampling, "env": self._environment()})
             event = self._next(self.spec.start_timeout_s)
             self._info = EngineInfo(event["load_s"], event["versions"], event["machine"], event["settings"])
         except BaseException:
@@ -121,7 +121,7 @@ class VllmEngine:
                 else:
                     sink(_output(event) if event["event"] == "output" else Failure(event["n"], event["error"]))
         except BaseException:
-            self.close()  # a pass that nobody listens to must not go on, and its answers not be taken for the next one's
+            self.close()  # nobody listens to this pass any more, and its answers must not be taken for the next one's
             raise
         feeder.join()
         if faults:
@@ -143,9 +143,7 @@ class VllmEngine:
 
     def _keep(self, started: queue.Queue[subprocess.Popen[bytes] | OSError]) -> None:
         command = [*(self.spec.command or (sys.executable,)), "-u", "-c", BOOTSTRAP]
-        environment = {**os.environ, **QUIET, **self.spec.env}
-        if self.spec.in_process:
-            environment["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+        environment = {**os.environ, **self._environment()}
         pipe = subprocess.PIPE
         try:
             with open(self.log, "ab") as log:
@@ -158,11 +156,23 @@ class VllmEngine:
         started.put(child)
         child.wait()
 
+    def _environment(self) -> dict[str, str]:
+        """What the engine's process needs beside what it inherits."""
+        one_process = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} if self.spec.in_process else {}
+        return {**QUIET, **one_process, **self.spec.env}
+
     def _listen(self, child: subprocess.Popen[bytes]) -> None:
+        """Events → queue; what is none (the banner of an image or a scheduler) → the log; the end → None."""
         assert child.stdout is not None
-        for line in child.stdout:
-            self._events.put(json.loads(line))
-        self._events.put(None)
+        try:
+            for line in child.stdout:
+                try:
+                    self._events.put(json.loads(line))
+                except ValueError:
+                    with contextlib.suppress(OSError), open(self.log, "ab") as log:
+                        log.write(line)
+        finally:
+            self._events.put(None)
 
     def _send(self, command: dict[str, Any]) -> None:
         self._write(json.dumps(command))

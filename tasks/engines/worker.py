@@ -6,7 +6,7 @@ sends it as text to the interpreter that `engine.command` names. It knows nothin
 sorts nothing, and answers under the numbers that the parent gave.
 
 Commands, in the order in which they may come:
-    {"op": "load", "args": {EngineArgs}, "sampling": {SamplingParams}}   → loaded | load_failed
+    {"op": "load", "args": {EngineArgs}, "sampling": {SamplingParams}, "env": {...}}   → loaded | load_failed
     {"op": "probe", "mib": 256}                          → probed
     {"op": "pass", "sampling": {...}, "queue": 32}       → request lines follow, then "end"
         {"op": "request", "n": 0, "ids": [token, ...], "sampling": {...} or null}
@@ -95,6 +95,7 @@ class Session:
         operation = command["op"]
         try:
             if operation == "load":
+                os.environ.update(command["env"])  # here too: a container does not inherit the parent's
                 self.load(command["args"], command["sampling"])
             elif operation == "probe":
                 self.emit("probed", seconds=self.probe(command["mib"]))
@@ -154,8 +155,8 @@ class Session:
         engine, limit = self.engine, command["queue"]
         assert self.stats is not None
         sampler = _Sampler(command["sampling"])
-        if engine.vllm_config.cache_config.enable_prefix_caching:
-            engine.reset_prefix_cache()
+        if engine.vllm_config.cache_config.enable_prefix_caching and not engine.reset_prefix_cache():
+            raise RuntimeError("vLLM did not empty its prefix cache, so this pass would find what the last one left")
         self.stats.clear()
         steps = _StepLog(self)
         first = _fill(commands, [], limit)  # the first batch must not depend on how fast the parent writes

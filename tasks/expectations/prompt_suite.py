@@ -12,7 +12,7 @@ import numpy as np
 
 from orderproof.tasks.expectations.checks import SHOWN_ROWS, Check, holds
 from orderproof.tasks.jobs import Job, JobError
-from orderproof.tasks.models import read_model
+from orderproof.tasks.models import ModelFacts, read_model
 from orderproof.tasks.prompts.rows import PromptError, row_word, shown
 from orderproof.tasks.prompts.tokenization import TokenizedPrompts
 
@@ -140,8 +140,11 @@ def checks_of(job: Job, flaws: Flaws) -> list[Check]:
     ]
 
 
-def model_tokens(job: Job) -> int:
+def model_tokens(job: Job, model: ModelFacts | None = None) -> int:
     """The longest sequence, prompt and output together, that the job's engine takes: tokens.
+
+    Args:
+        model: what its files say, where the caller has read them already.
 
     Raises:
         JobError: neither the job nor the model's config.json says it.
@@ -149,7 +152,7 @@ def model_tokens(job: Job) -> int:
     given = job.engine.args.get("max_model_len")
     if isinstance(given, int) and given > 0:
         return given
-    found = read_model(job.model_path, job.model).max_position_embeddings
+    found = (model or read_model(job.model_path, job.model)).max_position_embeddings
     if found is None:
         raise JobError(
             f"the model in {job.model} does not say how long a sequence may be: set "
@@ -159,7 +162,10 @@ def model_tokens(job: Job) -> int:
 
 
 def asked_tokens(job: Job, samplings: Iterable[Mapping[str, Any] | None]) -> Iterable[int | None]:
-    """Tokens asked of each prompt; None: as many as the model's length leaves."""
+    """Tokens asked of each prompt; None: as many as the model's length leaves.
+
+    A prompt's own sampling goes before the job's; given nowhere it is vLLM's default, and `null` is no limit.
+    """
     of_job = job.sampling.get("max_tokens", VLLM_MAX_TOKENS)
     if of_job is not None and (not isinstance(of_job, int) or of_job < 1):
         raise JobError(f"jobs.{job.name}.sampling.max_tokens must be a whole number from 1, not {shown(of_job)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.orders.ranking import Ranking
@@ -10,9 +11,14 @@ from orderproof.tasks.orders.view import PromptView
 from orderproof.tasks.signals import Progress
 
 
+def shuffle(prompts: int, seed: int) -> NDArray[np.int64]:
+    """int64[prompts]: which prompt is sent k-th. Knows their number alone, so that anyone can make it again."""
+    return np.random.Generator(np.random.PCG64(seed)).permutation(prompts)
+
+
 def rank(prompts: PromptView, spec: OrderSpec, progress: Progress | None = None) -> Ranking:
-    """The k-th prompt of numpy's `Generator(PCG64(seed)).permutation(N)` gets rank k."""
-    permutation = np.random.Generator(np.random.PCG64(spec.seed)).permutation(len(prompts))
+    """`shuffle`: the k-th prompt of numpy's `Generator(PCG64(seed)).permutation(N)` gets rank k."""
+    permutation = shuffle(len(prompts), spec.seed)
     ranks = np.empty(len(prompts), np.int64)
     ranks[permutation] = np.arange(len(prompts))
     return Ranking(ranks, seeds={"shuffle": spec.seed})

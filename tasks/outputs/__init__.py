@@ -167,18 +167,19 @@ def compare(
     """
     prompts = _check_passes(passes)
     runs = _check_position(candidate_position, prompts) // max_num_seqs
-    shuffles = SHUFFLED if any(p.arm == SHUFFLED for p in passes) else CONTROL
+    shuffles = arm_of_shuffles(passes)
     pairs = _pairs(passes, shuffles)
+    a, b = pairs.arms.count(shuffles), pairs.arms.count(CANDIDATE)  # a fixed control takes no part in the excess
     d_aa, d_ab = pairs.disagreement(shuffles, shuffles), pairs.disagreement(shuffles, CANDIDATE)
     excess = None if d_aa is None or d_ab is None else d_ab - d_aa
-    spread = None if excess is None else spread_of(pairs.excess_rate(), runs, pairs.jackknife_se(), len(passes))
+    spread = None if excess is None else spread_of(pairs.excess_rate(), runs, pairs.jackknife_se(), a + b)
     low = None if excess is None or spread is None else excess - spread.half_width_of_a_rate
     high = None if excess is None or spread is None else excess + spread.half_width_of_a_rate
     vacuous = vacuous or (d_aa is not None and 1 - d_aa <= TOLERANCE)  # no excess above one point is possible then
     return OutputChange(
         prompts=prompts,
-        control_passes=pairs.arms.count(shuffles),
-        candidate_passes=pairs.arms.count(CANDIDATE),
+        control_passes=a,
+        candidate_passes=b,
         d_aa=d_aa,
         d_ab=d_ab,
         d_bb=pairs.disagreement(CANDIDATE, CANDIDATE),
@@ -194,6 +195,11 @@ def compare(
         smallest_excess=None if excess is None or spread is None else spread.smallest_rate(TOLERANCE, excess),
         scores=_compare_scores(passes, runs),
     )
+
+
+def arm_of_shuffles(passes: Sequence[PassOutputs]) -> str:
+    """The arm whose passes show what reshuffling alone does."""
+    return SHUFFLED if any(p.arm == SHUFFLED for p in passes) else CONTROL
 
 
 def _answer(low: float | None, high: float | None) -> Literal["as_reshuffling", "more_than_reshuffling", "undecided"]:
@@ -256,11 +262,12 @@ def disagreement_with_controls(passes: Sequence[PassOutputs]) -> dict[str, float
 
 
 def churn(passes: Sequence[PassOutputs]) -> Float64:
-    """float64[N]: per prompt, the share of pairs of the control passes that disagree. Raises OutputsError below two."""
+    """float64[N]: per prompt, the share of pairs of shuffled passes that disagree. Raises OutputsError below two."""
     _check_passes(passes)
-    if sum(p.arm == CONTROL for p in passes) < 2:
-        raise OutputsError("churn shows between passes: a pilot needs at least two of the control")
-    return _pairs(passes).within_rate()
+    shuffles = arm_of_shuffles(passes)
+    if sum(p.arm == shuffles for p in passes) < 2:
+        raise OutputsError(f"churn shows between passes: a pilot needs at least two of the arm {shuffles}")
+    return _pairs(passes, shuffles).within_rate()
 
 
 def detectable_excess(churn: ArrayLike, prompts: int, max_num_seqs: int, passes_per_arm: int = 10) -> float:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from orderproof.tasks.outputs import CANDIDATE, CONTROL, SHUFFLED, PassOutputs, rows_in_file_order
+from orderproof.tasks.outputs import CANDIDATE, PassOutputs, arm_of_shuffles, rows_in_file_order
 from orderproof.tasks.outputs.disagreement import Int64
 
 EARLY_TOKENS = 8
@@ -53,8 +53,7 @@ def first_divergence(
         share of those that part within the first 8 tokens) and `q25`, `median`, `q75` of the first differing token's
         index from 0; the last four are None where nothing differs.
     """
-    names = {p.arm for p in passes}
-    shuffles = [p for p in passes if p.arm == (SHUFFLED if SHUFFLED in names else CONTROL)]
+    shuffles = [p for p in passes if p.arm == arm_of_shuffles(passes)]
     candidates = [p for p in passes if p.arm == CANDIDATE]
 
     @lru_cache(maxsize=2)

@@ -39,7 +39,7 @@ class PromotionError(OrderproofError):
 def promote(
     job: Job, trial: Trial, verdict: Verdict, order: Order, ids: Sequence[str], mlflow_run: str | None = None
 ) -> Promotion:
-    """Make `order` the job's chosen order.
+    """Make `order` the job's chosen order. Promoting it again for the same trial leaves the files as they are.
 
     Args:
         order: over the whole file, also where the trial measured a sample of it.
@@ -201,14 +201,15 @@ def _dataset_md5(job: Job) -> str:
 
 
 def _write(job: Job, order: Order, ids: Sequence[str], **record: Any) -> Promotion:
+    """Both files; or neither, where they tell the same already."""
+    record = {"job": job.name, "order": order.record(), "prompts": len(ids), "created_utc": _now(), **record}
+    earlier = read_promotion(job)
+    if earlier and earlier.trial and earlier.trial == record.get("trial"):
+        record["mlflow_run"] = record["mlflow_run"] or earlier.mlflow_run  # a tracker that is down now had it then
+    if earlier and earlier.same_but_for_its_time(Promotion(order_md5=earlier.order_md5, **record)):
+        return earlier
     write_order(job.data_dir / ORDER_FILE, order, ids)
-    promotion = Promotion(
-        job=job.name,
-        order=order.record(),
-        order_md5=md5_of(job.data_dir / ORDER_FILE),
-        prompts=len(ids),
-        **{"created_utc": _now(), **record},
-    )
+    promotion = Promotion(order_md5=md5_of(job.data_dir / ORDER_FILE), **record)
     write_atomically(job.data_dir / RECORD_FILE, promotion.model_dump_json(indent=1) + "\n")
     return promotion
 

@@ -14,7 +14,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,13 +59,22 @@ def inside_a_stage() -> str | None:
 
 
 def stage_params(root: Path, job: str) -> dict[str, Any]:
-    """The DVC parameters of a job's stage, as params.yaml has them now: `defaults` and `jobs.<job>`.
+    """The DVC parameters of a job's stage, as params.yaml has them now: `defaults` and `jobs.<job>`; absent: None.
 
-    Taken before a job is measured, they let `record_in_dvc` see whether the plan was edited meanwhile.
+    Taken before a job is measured, they let `compare_inputs` see whether the plan was edited meanwhile.
     """
-    document = _read_yaml(root / "params.yaml") or {}
-    values = {"defaults": document.get("defaults"), f"jobs.{job}": (document.get("jobs") or {}).get(job)}
-    return {key: value for key, value in values.items() if value is not None}
+    return _params_now(root, ("defaults", f"jobs.{job}"))
+
+
+def compare_inputs(root: Path, files: Mapping[str, str], params: Mapping[str, Any]) -> None:
+    """Are the files (md5 by path; folders are left out) and DVC parameters still what they were? Changes nothing.
+
+    Raises:
+        InputsChanged: one of them is not.
+        DvcError: params.yaml is no YAML any more.
+    """
+    _compare_files(root, files)
+    _compare_params(params, _params_now(root, params))
 
 
 def record_in_dvc(
@@ -73,7 +82,7 @@ def record_in_dvc(
 ) -> Recorded:
     """Record a stage's present outputs in dvc.lock, as `dvc repro` would have.
 
-    Inside a stage only the inputs are compared, since DVC itself records what the stage made.
+    Inside a stage the inputs are compared and nothing else, since DVC itself records what the stage made.
 
     Args:
         root: folder of dvc.yaml and params.yaml.
@@ -88,7 +97,7 @@ def record_in_dvc(
         InputsChanged: an input is no longer what it was.
         DvcError: DVC failed. In either case dvc.lock is byte for byte what it was.
     """
-    _compare_files(root, expected)
+    compare_inputs(root, expected, params or {})
     if inside_a_stage():
         return Recorded(stage, False, f"DVC itself records {inside_a_stage()} when its command has ended")
     lock = root / "dvc.lock"
@@ -167,10 +176,26 @@ def _compare_entry(root: Path, stage: str, expected: Mapping[str, str], params: 
                 f"{path} is no dependency of {stage} in dvc.yaml, so its entry could not tell what was measured"
             )
         _compare(path, md5, now)
-    now_in_params = entry.get("params", {}).get("params.yaml", {})
-    for key in params.keys() & now_in_params.keys():
-        if now_in_params[key] != params[key]:
+    recorded = entry.get("params", {}).get("params.yaml", {})
+    _compare_params({key: value for key, value in params.items() if key in recorded}, recorded)
+
+
+def _compare_params(measured: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for key, value in measured.items():
+        if now[key] != value:
             raise InputsChanged(f"`{key}` in params.yaml is not what was measured: nothing was recorded. Measure again")
+
+
+def _params_now(root: Path, keys: Iterable[str]) -> dict[str, Any]:
+    """Values by dotted key, as DVC names parameters; None for one that is not there."""
+    document = _read_yaml(root / "params.yaml")
+    values = {}
+    for key in keys:
+        value = document
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        values[key] = value
+    return values
 
 
 def _compare(path: str, measured: str, now: str) -> None:

@@ -67,6 +67,10 @@ class Promotion(_Frozen):
     demoted: Demotion | None = None  # the last promotion for this dataset that was taken back
     created_utc: str
 
+    def same_but_for_its_time(self, other: Promotion) -> bool:
+        """Both tell the same."""
+        return self == other.model_copy(update={"created_utc": self.created_utc})
+
     @property
     def headline(self) -> str:
         """One line for a log or a commit: job, order, verdict and gain."""

@@ -24,7 +24,7 @@ from filelock import FileLock
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.evidence import Trial, canonical_json
 from orderproof.tasks.jobs import Job
-from orderproof.tasks.tracking.runs import PASS_TAG, TRIAL_TAG, RunRecord, pass_records, trial_record
+from orderproof.tasks.tracking.runs import ORIGIN, PASS_TAG, TRIAL_TAG, RunRecord, pass_records, trial_record
 from orderproof.tasks.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def log_trial(
         TrackingError: the tracker is down or refuses. The evidence stays whole on disk.
     """
     plan = trial.manifest
-    with connected(job, f"trial {plan.trial}", trial.folder) as (client, experiment):
+    with connected(job, f"trial {plan.trial}", trial.folder, send_later(job, trial)) as (client, experiment):
         known = _known_runs(client, experiment, trial)
         dataset = dataset_input(
             job, plan.dataset_md5, {"prompts": plan.prompts_total, "measured": plan.prompts_measured}
@@ -97,19 +97,36 @@ def log_trial(
         return parent_id
 
 
+def send_later(job: Job, trial: Trial) -> str:
+    """The command that sends a trial which the tracker did not take."""
+    plan = trial.manifest
+    return f"orderproof log {job.name} --trial {plan.trial}" + (" --placebo" if plan.placebo else "")
+
+
+def where_to_see(job: Job, run: str) -> str:
+    """Where a run's page is: its address on a server, or how the local pages are opened."""
+    uri = tracking_uri(job.root)
+    if uri.startswith("http"):
+        parts = urlsplit(uri)
+        public = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()  # a link carries no credentials
+        return f"{public.rstrip('/')}/#/runs/{run}"
+    return f"`orderproof ui`, then the experiment orderproof/{job.name}, run {run}"
+
+
 @contextlib.contextmanager
-def connected(job: Job, what: str, where: Path) -> Iterator[tuple[MlflowClient, str]]:
+def connected(job: Job, what: str, where: Path, later: str | None = None) -> Iterator[tuple[MlflowClient, str]]:
     """A client, and the id of the job's experiment.
 
     Args:
-        what, where: what is sent, and where it lies meanwhile; for the message.
+        what, where, later: what is sent, where it lies meanwhile, and the command that sends it later; for the message.
 
     Raises:
         TrackingError: whatever fails on the way or in the block.
     """
     uri = tracking_uri(job.root)
     _set_environment()
-    with _failing_in_words(job, what, where, uri), _alone(job.root, uri):
+    later = later or f"orderproof log {job.name}"
+    with _failing_in_words(f"{what} of {job.name}", where, later, uri), _alone(job.root, uri):
         _reach(uri)
         from mlflow import MlflowClient
 
@@ -161,7 +178,8 @@ def write_run(
         if key not in held.metrics:  # its step is the percentage of the pass, so that passes lie over each other
             metrics += [Metric(key, v, record.end_ms, 100 * i // len(series)) for i, v in enumerate(series)]
     params = [Param(key, v) for key, v in record.params.items() if key not in held.params]
-    tags = [RunTag(key, v) for key, v in record.tags.items() if held.tags.get(key) != v]
+    first = ORIGIN & held.tags.keys()
+    tags = [RunTag(key, v) for key, v in record.tags.items() if held.tags.get(key) != v and key not in first]
     if metrics or params or tags:
         client.log_batch(run_id, metrics, params, tags)
     return run_id
@@ -240,7 +258,7 @@ def _alone(root: Path, uri: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _failing_in_words(job: Job, what: str, where: Path, uri: str) -> Iterator[None]:
+def _failing_in_words(what: str, where: Path, later: str, uri: str) -> Iterator[None]:
     """Turn every way in which a tracker fails into one TrackingError."""
     import requests
     import sqlalchemy.exc
@@ -253,8 +271,8 @@ def _failing_in_words(job: Job, what: str, where: Path, uri: str) -> Iterator[No
         cause = " ".join(str(error).replace(uri, public).split())
         cause = cause if len(cause) <= LONGEST_CAUSE_CHARS else cause[:LONGEST_CAUSE_CHARS] + " …"
         raise TrackingError(
-            f"MLflow at {public} did not take {what} of {job.name}: {cause}\n"
-            f"The evidence is on disk in {where}; `orderproof log {job.name}` sends it later."
+            f"MLflow at {public} did not take {what}: {cause}\n"
+            f"The evidence is on disk in {where}; `{later}` sends it later."
         ) from error
 
 

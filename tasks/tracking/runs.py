@@ -10,16 +10,17 @@ passes answers the question by itself.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from orderproof.tasks.evidence import Pass, Trial, canonical_json
+from orderproof.tasks.evidence import CONTROL, SHUFFLED, Pass, Trial, canonical_json
 from orderproof.tasks.judgement import pass_outputs
 from orderproof.tasks.outputs import disagreement_with_controls
 from orderproof.tasks.verdict import Verdict
 
 TRIAL_TAG, PASS_TAG = "orderproof.trial", "orderproof.pass"
+ORIGIN = {"prefect_run", "dvc_revision"}  # tags that keep their first value, however often a trial is sent
 LONGEST_PARAMETER_CHARS = 500  # MLflow cuts silently at 6,000 and shows far less; manifest.json holds the whole
 
 
@@ -154,9 +155,18 @@ def _common_tags(trial: Trial) -> dict[str, str | None]:
 
 
 def _output_diff_rates(trial: Trial) -> dict[str, float]:
-    """Per counted pass, its mean disagreement with the other control passes that count."""
+    """Per counted pass, its mean disagreement with the other shuffled passes that count, as the parent's rate is.
+
+    Those are the control's or, where the control is the job's current order, the third arm's.
+    """
     blocks = trial.blocks()
-    return disagreement_with_controls(pass_outputs(trial, blocks)[0]) if blocks else {}
+    if not blocks:
+        return {}
+    passes = pass_outputs(trial, blocks)[0]
+    if SHUFFLED in trial.manifest.arms:
+        as_floor = {SHUFFLED: CONTROL, CONTROL: "current"}
+        passes = [replace(one, arm=as_floor.get(one.arm, one.arm)) for one in passes]
+    return disagreement_with_controls(passes)
 
 
 def _short(text: str) -> str:

@@ -65,7 +65,7 @@ def make_real_project(root: Path, model: Path, spec: EngineSpec, sampling: dict[
     engine = {"args": spec.args, "env": spec.env}
     job = {"prompts": "data/it/prompts.jsonl", "model": str(model), "engine": engine, "sampling": sampling}
     root.mkdir(parents=True)
-    (root / "params.yaml").write_text(json.dumps({"jobs": {"it": job}}))
+    (root / "params.yaml").write_text(json.dumps({"defaults": {}, "jobs": {"it": job}}))
     made = load_job(root / "params.yaml", "it")
     write_prompts(made, texts)
     return made

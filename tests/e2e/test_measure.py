@@ -13,6 +13,7 @@ import pytest
 
 from orderproof.tasks.evidence import Trial
 from orderproof.tasks.outputs import PassOutputs
+from orderproof.tasks.trial import toss
 from tests.e2e.conftest import BLOCKS, Project
 
 pytestmark = pytest.mark.engine
@@ -35,9 +36,12 @@ def test_a_trial_records_every_pass_of_every_planned_block(trial: Trial) -> None
 
 
 def test_the_coin_decides_which_arm_comes_first(trial: Trial) -> None:
-    first = {block.number: min(block.passes.values(), key=lambda p: p.turn).arm for block in trial.blocks()}
-    started = {block.number: min(block.passes.values(), key=lambda p: p.started_utc).arm for block in trial.blocks()}
-    assert first == started or len(set(first.values())) == 1
+    coin_seed, arms = trial.manifest.coin_seed, trial.manifest.arms
+    for number, attempts in trial.block_attempts().items():
+        for attempt in attempts:
+            assert [timed.arm for timed in attempt] == toss(coin_seed, number, attempt[0].attempt, arms)
+            assert [timed.turn for timed in attempt] == list(range(len(arms)))
+            assert attempt == sorted(attempt, key=lambda timed: timed.started_utc)
 
 
 def test_every_block_shuffles_afresh_and_the_candidate_stays(trial: Trial) -> None:

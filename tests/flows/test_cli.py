@@ -72,7 +72,7 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_
 def project(tmp_path: Path) -> Path:
     """Two jobs, of which nothing is there yet."""
     jobs = {"it": JOB, "other": {**JOB, "prompts": "none.jsonl"}}
-    YAML(typ="safe", pure=True).dump({"jobs": jobs}, tmp_path / "params.yaml")
+    YAML(typ="safe", pure=True).dump({"defaults": {}, "jobs": jobs}, tmp_path / "params.yaml")
     return tmp_path
 
 
@@ -152,7 +152,7 @@ def test_a_missing_params_file_is_one_line_that_says_what_to_do(run: Run, comman
 
 @pytest.mark.parametrize("command", OF_A_JOB)
 def test_a_misspelt_key_is_told_before_anything_starts(run: Run, project: Path, command: str) -> None:
-    YAML(typ="safe", pure=True).dump({"jobs": {"it": {**JOB, "promts": "x"}}}, project / "params.yaml")
+    YAML(typ="safe", pure=True).dump({"defaults": {}, "jobs": {"it": {**JOB, "promts": "x"}}}, project / "params.yaml")
     run(command, "it").refuses(2, "jobs.it.promts is not a key: did you mean 'prompts'?")
 
 

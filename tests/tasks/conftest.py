@@ -55,7 +55,8 @@ if os.environ.get("EDIT_DURING_THE_PASS"):
     with open(job.prompts_path, "a") as prompts:
         prompts.write('{"id": "late", "text": "x"}\\n')
 job.reports_dir.mkdir(parents=True, exist_ok=True)
-(job.reports_dir / "verdict.json").write_text(json.dumps({"verdict": "keep", "gain": 0.001}))
+run = len(Path("runs.log").read_text().splitlines())  # no two measurements are alike
+(job.reports_dir / "verdict.json").write_text(json.dumps({"verdict": "keep", "gain": 0.001 * run}))
 try:
     keep_current(job, before, ids)
 except PromotionError as error:

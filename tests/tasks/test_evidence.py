@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from orderproof.tasks.evidence import EvidenceError, Trial, find_trial, read_trials
+from orderproof.tasks.evidence import EvidenceError, Trial, find_trial, read_history, read_trials
 from tests.tasks.trial_maker import make_trial
 
 
@@ -38,3 +38,14 @@ def test_a_name_never_becomes_a_path_unchecked(tmp_path: Path) -> None:
     make_trial(tmp_path / "elsewhere")
     with pytest.raises(EvidenceError, match="has no trial"):
         find_trial(tmp_path / "reports", "../elsewhere")
+
+
+def test_a_trial_that_cannot_be_read_is_still_known_to_have_been(tmp_path: Path) -> None:
+    for name in ("1", "2", "3"):
+        make_trial(tmp_path / name)
+    (tmp_path / "2" / "passes.jsonl").unlink()
+    history = read_history(tmp_path)
+    assert [trial.manifest.trial for trial in history.trials] == ["1", "3"]
+    assert history.unreadable == ("2",)
+    assert len(history) == 3
+    assert [trial.manifest.trial for trial in read_trials(tmp_path)] == ["1", "3"]

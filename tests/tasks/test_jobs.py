@@ -8,7 +8,6 @@ import pytest
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 
-from orderproof.tasks import jobs, verdict
 from orderproof.tasks.jobs import Job, JobError, load_job, load_jobs
 from orderproof.tasks.verdict import Rule
 
@@ -17,7 +16,10 @@ JOB = {"prompts": "p.jsonl", "model": "m", "engine": {"args": {"max_num_seqs": 1
 
 
 def written(folder: Path, document: Any) -> Path:
+    """A params.yaml; with empty defaults where a document of jobs does not say any, because DVC wants the key."""
     path = folder / "params.yaml"
+    if isinstance(document, dict) and "jobs" in document:
+        document = {"defaults": {}, **document}
     if isinstance(document, str):
         path.write_text(document, "utf-8")
     else:
@@ -97,7 +99,7 @@ def test_a_job_does_not_change(tmp_path: Path) -> None:
 
 
 def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
-    text = "jobs: {it: {prompts: p, model: m, engine: {args: {max_num_seqs: 1}}}}"
+    text = "defaults: {}\njobs: {it: {prompts: p, model: m, engine: {args: {max_num_seqs: 1}}}}"
     assert list(load_jobs(written(tmp_path, "\ufeff" + text))) == ["it"]
 
 
@@ -106,19 +108,27 @@ def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
 
 def test_defaults_lie_under_every_job_key_by_key_however_deep(tmp_path: Path) -> None:
     defaults = {
-        "model": "shared",
+        "tokenizer": "shared",
         "engine": {"args": {"max_num_seqs": 16, "dtype": "bfloat16"}, "env": {"A": "1"}},
         "measure": {"validity": {"steal": 0.1, "repeats": 1}, "seed": 7},
     }
-    own = {"prompts": "p", "engine": {"args": {"dtype": "float16"}}, "measure": {"validity": {"repeats": 0}}}
+    own = {
+        "prompts": "p",
+        "model": "m",
+        "engine": {"args": {"dtype": "float16"}},
+        "measure": {"validity": {"repeats": 0}},
+    }
     read = load_jobs(
-        written(tmp_path, {"defaults": defaults, "jobs": {"a": own, "b": {"prompts": "q", "model": "mine"}}})
+        written(
+            tmp_path,
+            {"defaults": defaults, "jobs": {"a": own, "b": {"prompts": "q", "model": "m", "tokenizer": "mine"}}},
+        )
     )
     a, b = read["a"], read["b"]
     assert a.engine.args == {"max_num_seqs": 16, "dtype": "float16"}
     assert a.engine.env == {"A": "1"}
     assert (a.measure.validity.steal, a.measure.validity.repeats, a.measure.seed) == (0.1, 0, 7)
-    assert (a.model, b.model) == ("shared", "mine")
+    assert (a.tokenizer, b.tokenizer) == ("shared", "mine")
     assert b.engine.args["dtype"] == "bfloat16"
     assert b.measure.validity.repeats == 1
 
@@ -234,6 +244,43 @@ def test_a_wrong_value_is_named_with_its_place_and_itself(tmp_path: Path, change
     assert len(told.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"measure": {"seed": True}}, "jobs.it.measure.seed"),
+        ({"measure": {"alpha": "0.01"}}, "jobs.it.measure.alpha"),
+        ({"measure": {"margin": True}}, "jobs.it.measure.margin"),
+        ({"measure": {"prompts": "2000"}}, "jobs.it.measure.prompts"),
+        ({"measure": {"prompts": 2000.0}}, "jobs.it.measure.prompts"),
+        ({"measure": {"looks": [5, True]}}, "jobs.it.measure.looks.1"),
+        ({"measure": {"looks": ["5", 10]}}, "jobs.it.measure.looks.0"),
+        ({"order": {"window": "256"}}, "jobs.it.order.window"),
+        ({"prompts": 7}, "jobs.it.prompts"),
+        ({"tokenizer": 1.5}, "jobs.it.tokenizer"),
+        (engine(in_process="no"), "jobs.it.engine.in_process"),
+        (engine(in_process=0), "jobs.it.engine.in_process"),
+        (engine(env={"A": True}), "jobs.it.engine.env.A"),
+    ],
+)
+def test_a_wrong_type_is_an_error_and_never_converted(tmp_path: Path, changes: dict[str, Any], place: str) -> None:
+    assert f"{place}: " in refusal_of(tmp_path, **changes)
+
+
+@pytest.mark.parametrize("value", ["yes", "true", 1])
+def test_what_may_be_published_is_never_guessed(tmp_path: Path, value: Any) -> None:
+    told = refusal(tmp_path, {"jobs": {"it": JOB}, "reporting": {"it": {"log_text": value}}})
+    assert "reporting.it.log_text: " in told
+
+
+def test_a_whole_number_is_good_where_a_fraction_may_stand(tmp_path: Path) -> None:
+    job = one(tmp_path, measure={"worthwhile": 1, "validity": {"steal": 1}}, **engine(start_timeout_s=60))
+    assert (job.measure.worthwhile, job.measure.validity.steal, job.engine.start_timeout_s) == (1.0, 1.0, 60.0)
+
+
+def test_a_word_of_the_command_may_be_a_number(tmp_path: Path) -> None:
+    assert one(tmp_path, **engine(command=["run", "--port", 8000, "python"])).engine.command[2] == "8000"
+
+
 def test_a_variable_may_be_written_as_a_number(tmp_path: Path) -> None:
     assert one(tmp_path, **engine(env={"VLLM_CPU_KVCACHE_SPACE": 1})).engine.env == {"VLLM_CPU_KVCACHE_SPACE": "1"}
 
@@ -248,10 +295,6 @@ def test_looks_that_are_taken_make_a_rule(tmp_path: Path, looks: list[int]) -> N
     taken = one(tmp_path, measure={"looks": looks}).measure.looks
     assert taken is not None
     assert Rule(looks=taken).looks == tuple(looks)
-
-
-def test_the_limits_of_looks_are_those_of_the_rule() -> None:
-    assert (jobs.FEWEST_BLOCKS, jobs.MOST_BLOCKS) == (verdict.FEWEST_BLOCKS, verdict.MOST_BLOCKS)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +324,7 @@ def test_several_answers_per_prompt_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["a/b", "..", ".", "", "A", "a b", "-a", "été", "a" * 65, "models", "placebo", "validation"]
+    "name", ["a/b", "..", ".", "", "A", "a b", "-a", "été", "a" * 65, "models", "placebo", "validation", "defaults"]
 )
 def test_a_name_that_cannot_be_a_folder_is_refused(tmp_path: Path, name: str) -> None:
     assert "cannot name a job" in refusal(tmp_path, {"jobs": {name: JOB}})
@@ -290,6 +333,24 @@ def test_a_name_that_cannot_be_a_folder_is_refused(tmp_path: Path, name: str) ->
 def test_names_of_numbers_letters_and_dashes_are_taken(tmp_path: Path) -> None:
     read = load_jobs(written(tmp_path, {"jobs": {"2024": JOB, "a_b-c": JOB, "a" * 64: JOB}}))
     assert list(read) == ["2024", "a_b-c", "a" * 64]
+
+
+@pytest.mark.parametrize("name", ["2024", "1.5", "true", "null"])
+def test_a_name_that_yaml_reads_as_no_text_is_refused_with_what_to_do(tmp_path: Path, name: str) -> None:
+    told = refusal(tmp_path, f"defaults: {{}}\njobs:\n  {name}: {{prompts: p, model: m}}\n")
+    assert "begin the name with a letter" in told
+
+
+@pytest.mark.parametrize("key", ["prompts", "model"])
+def test_what_dvc_reads_in_the_job_does_not_stand_in_the_defaults(tmp_path: Path, key: str) -> None:
+    own = {k: v for k, v in JOB.items() if k != key}
+    told = refusal(tmp_path, {"defaults": {key: "shared"}, "jobs": {"it": own}})
+    assert f"jobs.it.{key} is missing: DVC reads it there and not in `defaults`" in told
+
+
+def test_a_file_without_defaults_is_told_the_line_to_add(tmp_path: Path) -> None:
+    told = refusal(tmp_path, "jobs: {it: {prompts: p, model: m, engine: {args: {max_num_seqs: 1}}}}")
+    assert "`defaults` is missing, and DVC's stages name it: add a line `defaults: {}`" in told
 
 
 def test_an_unknown_job_names_the_nearest(tmp_path: Path) -> None:
@@ -371,7 +432,7 @@ def test_how_a_batch_behaves_stands_beside_the_jobs_with_defaults_of_its_own(tmp
     body = {"prompts": "p.jsonl", "model": "m", "engine": {"args": {"max_num_seqs": 8}}}
     path = tmp_path / "params.yaml"
     generate = {"defaults": {"tolerated_failures": 0.1}, "it": {"when_running": "refuse"}}
-    path.write_text(json.dumps({"jobs": {"it": body, "other": body}, "generate": generate}))
+    path.write_text(json.dumps({"defaults": {}, "jobs": {"it": body, "other": body}, "generate": generate}))
     jobs = load_jobs(path)
     assert (jobs["it"].generate.tolerated_failures, jobs["it"].generate.when_running) == (0.1, "refuse")
     assert (jobs["other"].generate.tolerated_failures, jobs["other"].generate.when_running) == (0.1, "wait")
@@ -396,6 +457,6 @@ def test_how_a_batch_behaves_stands_beside_the_jobs_with_defaults_of_its_own(tmp
 def test_a_wrong_key_of_generate_is_named_with_its_place(tmp_path: Path, document: dict, message: str) -> None:
     body = {"prompts": "p.jsonl", "model": "m", "engine": {"args": {"max_num_seqs": 8}}}
     path = tmp_path / "params.yaml"
-    path.write_text(json.dumps({"jobs": {"it": body}, **document}))
+    path.write_text(json.dumps({"defaults": {}, "jobs": {"it": body}, **document}))
     with pytest.raises(JobError, match=message):
         load_jobs(path)

@@ -26,6 +26,7 @@ from orderproof.tasks.evidence import (
     OrderRecord,
     Pass,
     Trial,
+    ids_sha256,
     record,
     register,
 )
@@ -130,7 +131,7 @@ def _manifest(
         "dataset_md5": DATASET_MD5,
         "prompts_total": prompts,
         "prompts_measured": prompts,
-        "measured_sha256": hashlib.sha256("\n".join(_prompt_ids(prompts)).encode()).hexdigest(),
+        "measured_sha256": ids_sha256(_prompt_ids(prompts)),
         "prompt_tokens": 20 * prompts,
         "model": {
             "path": "data/models/demo-moe",
@@ -211,7 +212,8 @@ class _Passes:
         slow = 0.6 if invalid else 1.0
         rate = slow * BASE_RATE_REQ_S * (1 + self.gain.get(arm, 0.0)) * np.exp(self.dice.normal(0, self.noise))
         steps = -(-size // MAX_NUM_SEQS) * OUTPUT_TOKENS
-        step_ms = 1000 * size / rate / steps
+        wall_s = size / rate
+        step_ms = 1000 * wall_s / steps
         wobble = 1 + 0.04 * self.dice.standard_normal(min(steps, 100))
         wobble[-3:] *= 0.7  # the batch drains
         series = tuple(round(float(v), 3) for v in step_ms * wobble)
@@ -225,12 +227,12 @@ class _Passes:
             order_sha256=_sha256(order),
             manifest_sha256=self.trial.manifest.sha256,
             started_utc=_utc(self.clock),
-            wall_s=size / rate,
+            wall_s=wall_s,
             requests=size,
             prompt_tokens=20 * size,
             output_tokens=OUTPUT_TOKENS * size,
-            throughput_req_s=rate,
-            throughput_tok_s=rate * OUTPUT_TOKENS,
+            throughput_req_s=size / wall_s,
+            throughput_tok_s=OUTPUT_TOKENS * size / wall_s,
             steps=steps,
             time_per_batch_ms=step_ms,
             time_per_batch_p95_ms=1.3 * step_ms,

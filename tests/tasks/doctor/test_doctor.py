@@ -66,7 +66,9 @@ def make_model(folder: Path, config: Any) -> None:
 
 def write_params(root: Path, reporting: Mapping[str, Any] | None = None, **changes: Any) -> None:
     job = {"prompts": "data/p.jsonl", "model": "m", "engine": {"args": {"max_num_seqs": 8}}, **changes}
-    YAML(typ="safe", pure=True).dump({"jobs": {"it": job}, "reporting": dict(reporting or {})}, root / "params.yaml")
+    YAML(typ="safe", pure=True).dump(
+        {"defaults": {}, "jobs": {"it": job}, "reporting": dict(reporting or {})}, root / "params.yaml"
+    )
 
 
 def engine(*command: str, **env: str) -> dict[str, Any]:
@@ -265,7 +267,7 @@ def test_a_command_that_hangs_is_ended_with_all_that_it_started(
 
 def test_jobs_that_share_a_command_have_it_asked_once(root: Path, tmp_path: Path) -> None:
     own = {"prompts": "data/p.jsonl", "model": "m", **engine("sh", "-c", f"echo x >> {tmp_path}/asked; {ANSWER}")}
-    YAML(typ="safe", pure=True).dump({"jobs": {"a": own, "b": own}}, root / "params.yaml")
+    YAML(typ="safe", pure=True).dump({"defaults": {}, "jobs": {"a": own, "b": own}}, root / "params.yaml")
     assert only(root, "vLLM of a, b").state == "ok"
     assert (tmp_path / "asked").read_text() == "x\n"
 

@@ -141,6 +141,18 @@ def test_a_command_without_vllm_says_what_is_missing(models: dict[str, Path], tm
         pass
 
 
+def test_a_banner_of_the_command_is_no_event_and_lands_in_the_log(models: dict[str, Path], tmp_path: Path) -> None:
+    spec = EngineSpec(
+        command=("/bin/sh", "-c", 'echo Welcome; exec "$0" -S "$@"', sys.executable), args={"max_num_seqs": 8}
+    )
+    with (
+        pytest.raises(EngineError, match="No module named 'vllm'"),
+        VllmEngine(spec, models["moe"], GREEDY, tmp_path / "log"),
+    ):
+        pass
+    assert "Welcome" in (tmp_path / "log").read_text()
+
+
 def test_a_killed_engine_is_an_error_that_keeps_what_was_finished(
     models: dict[str, Path], engine_spec: EngineSpec, tmp_path: Path
 ) -> None:

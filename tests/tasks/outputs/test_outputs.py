@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from numpy.random import Generator
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr, ndtri, stdtrit
 from scipy.stats import binom
 
 from orderproof.tasks.evidence import TOKENS_SCHEMA
@@ -405,3 +405,30 @@ def test_nothing_can_be_foreseen_to_be_seen_in_one_batch_or_two_passes() -> None
 def test_churn_needs_two_passes() -> None:
     with pytest.raises(OutputsError, match="at least two"):
         churn([outputs("one", "control", [1, 2])])
+
+
+def test_where_the_control_keeps_its_order_the_pilot_is_the_shuffled_arm() -> None:
+    fixed = [outputs(f"control{i}", "control", [1, 1]) for i in range(3)]
+    shuffled = [outputs(f"shuffled{i}", "shuffled", [1, i]) for i in range(3)]
+    assert churn([*fixed, *shuffled]).tolist() == [0.0, 1.0]
+
+
+# A third arm
+
+
+def test_a_fixed_control_lends_the_excess_no_degrees_of_freedom() -> None:
+    """Its passes take no part in the excess, so the bounds are those of a trial without it."""
+    dice = np.random.default_rng(12)
+    usual = dice.integers(0, 5, 200)
+
+    def moved(arm: str) -> list[PassOutputs]:
+        return [outputs(f"{arm}{i}", arm, np.where(dice.random(200) < 0.1, 9 + i, usual).tolist()) for i in range(3)]
+
+    shuffled, candidate, fixed = moved("shuffled"), moved("candidate"), moved("control")
+    without = compare([*shuffled, *candidate], np.arange(200), 4, vacuous=False)
+    beside = compare([*shuffled, *candidate, *fixed], np.arange(200), 4, vacuous=False)
+    assert without.low is not None
+    assert without.se is not None
+    assert beside == without
+    assert without.excess is not None
+    assert without.excess - without.low == pytest.approx(stdtrit(4, 0.95) * without.se)  # 3 + 3 passes − 2

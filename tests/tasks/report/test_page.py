@@ -74,7 +74,7 @@ def test_a_promotion_is_one_sentence_with_its_interval(job: Job, folder: Path) -
     page = read(job, trial, verdict)
     assert f"it gains {100 * verdict.gain:.1f} % ({100 * verdict.gain_low:+.1f} % to" in page.text
     assert verdict.reason in page.text
-    for command in (f"orderproof decide six-domains --trial {folder.name}", "dvc repro measure@six-domains"):
+    for command in (f"orderproof decide six-domains --trial {folder.name}", "orderproof measure six-domains"):
         assert command in page.text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +12,11 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from orderproof.tasks.evidence import Trial
+from orderproof.tasks.evidence import CANDIDATE, SHUFFLED, Trial
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.judgement import judge
-from orderproof.tasks.tracking import TrackingError, log_trial, serve_ui, tracking_uri
-from orderproof.tasks.tracking.runs import LONGEST_PARAMETER_CHARS
+from orderproof.tasks.tracking import TrackingError, log_trial, send_later, serve_ui, tracking_uri, where_to_see
+from orderproof.tasks.tracking.runs import LONGEST_PARAMETER_CHARS, pass_records
 from tests.tasks.trial_maker import make_job, make_trial
 
 CHILD_METRICS = {
@@ -120,6 +121,20 @@ def test_the_parent_holds_the_verdicts_figures_and_where_the_trial_came_from(
     assert (tags["verdict"], tags["prefect_run"], tags["dvc_revision"]) == (verdict.verdict, "flow-1", "abc123")
     assert (tags["placebo"], tags["dataset_md5"]) == ("no", trial.manifest.dataset_md5)
     assert parent.inputs.dataset_inputs[0].dataset.digest == trial.manifest.dataset_md5
+
+
+def test_where_shuffles_are_the_third_arm_the_passes_rates_are_against_them_as_the_trials_is(tmp_path: Path) -> None:
+    trial = make_trial(tmp_path / "six-domains" / "20261129T144640Z-0012", third_arm=True, candidate_churn=0.2)
+    verdict = judge(trial)
+    assert verdict is not None
+    assert verdict.outputs is not None
+    children = {child.pass_id: child.metrics for child in pass_records(trial, 0.0, "parent")}
+    rates = {
+        arm: [children[block.passes[arm].pass_id]["output_diff_rate"] for block in trial.blocks()]
+        for arm in (CANDIDATE, SHUFFLED)
+    }
+    assert statistics.fmean(rates[CANDIDATE]) == pytest.approx(verdict.outputs.d_ab)
+    assert statistics.fmean(rates[SHUFFLED]) == pytest.approx(verdict.outputs.d_aa)
 
 
 def test_step_times_are_a_series_over_the_percentage_of_the_pass(
@@ -240,6 +255,28 @@ def test_a_tracker_that_is_down_is_one_error_that_says_what_is_safe(
     assert f"orderproof log {job.name}" in str(caught.value)
     assert str(trial.folder) in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_a_trial_that_is_sent_again_keeps_where_it_came_from(job: Job) -> None:
+    trial = make_trial(reports(job, "20261129T144640Z-0013"), blocks=0)
+    log_trial(job, trial, None, prefect_run="flow-1", dvc_revision="abc123")
+    log_trial(job, trial, None, prefect_run="flow-2", dvc_revision="def456")
+    tags = runs_of(job, trial)[0].data.tags
+    assert (tags["prefect_run"], tags["dvc_revision"]) == ("flow-1", "abc123")
+
+
+def test_the_command_that_sends_a_trial_later_names_it_and_finds_placebos(job: Job, tmp_path: Path) -> None:
+    name = "20261129T144640Z-0014"
+    of_the_job = make_trial(tmp_path / job.name / name, blocks=0)
+    placebo = make_trial(tmp_path / "placebo" / job.name / name, blocks=0, placebo=True)
+    assert send_later(job, of_the_job) == f"orderproof log {job.name} --trial {name}"
+    assert send_later(job, placebo) == f"orderproof log {job.name} --trial {name} --placebo"
+
+
+def test_a_runs_page_is_its_address_on_a_server_without_credentials(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert where_to_see(job, "r1") == "`orderproof ui`, then the experiment orderproof/six-domains, run r1"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://user:secret@mlflow.example/")
+    assert where_to_see(job, "r1") == "https://mlflow.example/#/runs/r1"
 
 
 def test_a_deleted_experiment_is_named(job: Job) -> None:
