@@ -163,8 +163,8 @@ def demote(job: Job, ids: Sequence[str], reason: str) -> tuple[promotion.Promoti
 
 def _publish(job: Job, recorded: dvc.Recorded, message: str) -> list[str]:
     """As far as the job asks for it: git and the remotes. Returns what to know of it."""
-    if not recorded.recorded:
-        return [f"not recorded in DVC: {recorded.why}"]
+    if not recorded.recorded:  # inside a stage that is as it should be: DVC records it when the command has ended
+        return [] if dvc.inside_a_stage() else [f"not recorded in DVC: {recorded.why}"]
     try:
         return list(publish.publish(job.root, recorded.stage, job.reporting.publish, message).notes)
     except dvc.DvcError as error:

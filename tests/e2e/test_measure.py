@@ -150,3 +150,18 @@ def test_status_tells_all_jobs(project: Project, measured: Any) -> None:
     told = {job["job"]: job for job in project.json("status")}
     assert told["six-domains"]["verdict"]["verdict"] == measured["verdict"]
     assert told["slow"]["verdict"] is None
+
+
+@pytest.mark.long
+def test_a_placebo_reaches_neither_a_promotion_nor_dvc(project: Project, measured: Any) -> None:
+    order = (project.root / "data" / "six-domains" / "order.json").read_bytes()
+    lock = (project.root / "dvc.lock").read_bytes()
+    outcome = project.json("measure", "six-domains", "--placebo")
+    assert outcome["placebo"]
+    assert outcome["verdict"] in ("keep", "inconclusive", "promote")
+    assert outcome["promoted"] is None
+    assert "/reports/placebo/six-domains/" in outcome["folder"]
+    assert (project.root / "data" / "six-domains" / "order.json").read_bytes() == order
+    assert (project.root / "dvc.lock").read_bytes() == lock
+    assert project.json("decide", "six-domains", "--placebo")["same_as_recorded"]
+    assert len(project.trials("six-domains")) == 1
