@@ -20,6 +20,7 @@ from orderproof.flows.accelerator import accelerator
 from orderproof.flows.batch_reporting import BatchReporter, announce_batch
 from orderproof.flows.measure import start_engine
 from orderproof.flows.reporting import flow_run_id
+from orderproof.flows.server import end_server_with_this_process
 from orderproof.tasks import recording
 from orderproof.tasks.batch import checkpoint, delivery, generation, sending
 from orderproof.tasks.batch import recording as batch_recording
@@ -42,6 +43,7 @@ def run_batch(job: str, params: str = "params.yaml", restart: bool = False) -> B
         params: path of params.yaml.
         restart: begin anew; an unfinished run's results are moved aside, never deleted.
     """
+    end_server_with_this_process()
     this, started = load_job(Path(params), job), datetime.datetime.now(datetime.UTC)
     with ExitStack() as held:
         held.enter_context(

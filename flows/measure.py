@@ -15,6 +15,7 @@ from prefect.cache_policies import NO_CACHE
 
 from orderproof.flows.accelerator import accelerator
 from orderproof.flows.reporting import Reporter, announce, flow_run_id, foretell
+from orderproof.flows.server import end_server_with_this_process
 from orderproof.tasks import expectations, recording, trial
 from orderproof.tasks import plan as plans
 from orderproof.tasks.earlier import answered
@@ -43,6 +44,7 @@ def measure_order(
         placebo: compare one shuffle with others, to see what the rule says where nothing is to gain.
         only_if_changed: let the last verdict stand where neither job, prompts nor model changed since.
     """
+    end_server_with_this_process()
     this = load_job(Path(params), job)
     inputs = recording.inputs_of(this)
     prompts = validate(this)

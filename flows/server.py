@@ -1,0 +1,36 @@
+"""Prefect's temporary server must not outlive the process that it was started for.
+
+In: nothing. Out: a watcher that ends the server when this process dies, however it dies. Prefect ends its server
+itself when a run ends; after a SIGKILL nobody would, and the server would hold its memory and its pipes for ever.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from prefect.server.api.server import SubprocessASGIServer
+
+# Standard input ends when the process that holds its other end dies. A number may belong to somebody else by then.
+WATCH = """
+import os, pathlib, signal, sys
+sys.stdin.read()
+command = pathlib.Path("/proc", sys.argv[1], "cmdline")
+if not pathlib.Path("/proc/self").exists() or command.exists() and b"prefect.server" in command.read_bytes():
+    os.kill(int(sys.argv[1]), signal.SIGTERM)
+"""
+
+_watchers: list[subprocess.Popen[bytes]] = []  # held: a collected Popen closes its pipe, which would end the server
+
+
+def end_server_with_this_process() -> None:
+    """Watch over the temporary server, if Prefect started one in this process. Calling it again changes nothing."""
+    if _watchers:
+        return
+    for started in SubprocessASGIServer._instances.values():
+        if started.server_process is not None:
+            command = [sys.executable, "-S", "-c", WATCH, str(started.server_process.pid)]
+            quiet = subprocess.DEVNULL
+            _watchers.append(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True)
+            )
