@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import sys
 import threading
 import time
 from types import TracebackType
@@ -17,10 +16,8 @@ from uuid import UUID
 
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
 from prefect.logging import get_run_logger
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from orderproof.flows.reporting import ARTIFACT_EVERY_S, artifact_key
+from orderproof.flows.reporting import ARTIFACT_EVERY_S, artifact_key, progress_bar
 from orderproof.tasks.batch.record import BatchRun
 from orderproof.tasks.batch.step_summary import StepSummary
 from orderproof.tasks.jobs import Job
@@ -37,16 +34,7 @@ class BatchReporter:
         self.started = self.drawn = self.logged = self.told = time.monotonic()
         self.telling: threading.Thread | None = None
         self.artifact: UUID | None = None
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            disable=not sys.stderr.isatty(),
-            transient=True,
-        )
+        self.bar = progress_bar()
 
     def __enter__(self) -> BatchReporter:
         self.bar.start()

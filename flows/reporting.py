@@ -90,6 +90,20 @@ def foretell(plan: Plan) -> None:
         log.info("the smallest excess of changed outputs over reshuffling, likewise: %.1f points", 100 * excess)
 
 
+def progress_bar() -> Progress:
+    """A bar with its count, a `rate` and the time left, on a terminal alone and gone when it ends."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=not sys.stderr.isatty(),
+        transient=True,
+    )
+
+
 class Reporter:
     """Progress of a trial: a bar on a terminal, a line per pass in the log, a progress artifact in Prefect."""
 
@@ -99,16 +113,7 @@ class Reporter:
         self.done = 0
         self.started = self.told = time.monotonic()
         self.artifact: UUID | None = None
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            disable=not sys.stderr.isatty(),
-            transient=True,
-        )
+        self.bar = progress_bar()
 
     def __enter__(self) -> Reporter:
         self.bar.start()
