@@ -1,0 +1,299 @@
+"""Routes: the experts that every captured token chose in every layer, and the file that holds them.
+
+In: expert numbers prompt by prompt. Out: a Parquet file that appears whole or not at all; `Routes`, which reads it
+prompt by prompt in bounded memory. Knows nothing of how routes are captured, nor of engines, orders or trials.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+
+from orderproof.tasks.files import atomic_file
+from orderproof.tasks.models import ModelFacts
+from orderproof.tasks.routing import RoutingError
+from orderproof.tasks.routing.experts import ExpertIds, bit_sets, distinct, frequencies
+
+FORMAT: Literal["orderproof/routes/1"] = "orderproof/routes/1"
+RECORD_KEY = b"orderproof.routes"
+GROUP_BYTES = 1 << 20  # of experts in one row group, uncompressed, and
+GROUP_PROMPTS = 64  # prompts in one: reaching one prompt reads its group
+CACHE_BYTES = 256 << 20  # of groups that a reader holds
+
+# One row per captured prompt, in the order in which they were added.
+ROUTES_SCHEMA = pa.schema(
+    [
+        pa.field("prompt_id", pa.string(), False),
+        pa.field("prompt_tokens", pa.int32(), False),
+        pa.field("decode_tokens", pa.int32(), False),  # generated tokens that have a row: all but the last one
+        # [prompt_tokens + decode_tokens, layers, top_k] in C order: uint8, or little-endian uint16 above 256 experts
+        pa.field("experts", pa.large_binary(), False),
+    ]
+)
+
+
+class RoutesRecord(BaseModel):
+    """What a routes file says of itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal["orderproof/routes/1"] = FORMAT
+    model: str  # fingerprint, as in ModelFacts
+    dataset_md5: str
+    layers: PositiveInt  # that have routed experts
+    experts: PositiveInt  # per layer
+    top_k: PositiveInt  # that a token uses per layer
+    versions: dict[str, str] = {}  # of what ran the model
+    capture: dict[str, Any] = {}  # how the prompts were picked and the routes taken
+    missing: dict[str, str] = {}  # prompt id → why it has no routes
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype("u1" if self.experts <= 256 else "<u2")
+
+
+@dataclass(frozen=True, eq=False)
+class PromptRoutes:
+    """The routes of one prompt and of what was generated from it."""
+
+    prompt_id: str
+    prompt_tokens: int
+    experts: ExpertIds  # [prompt_tokens + decode_tokens, layers, top_k]
+
+    @property
+    def prefill(self) -> ExpertIds:
+        """[prompt_tokens, layers, top_k]"""
+        return self.experts[: self.prompt_tokens]
+
+    @property
+    def decode(self) -> ExpertIds:
+        """[generated tokens − 1, layers, top_k]: row j is the step that made generated token j + 1 out of token j.
+
+        Token 0 comes from the prefill; the last token is fed to no layer and has no row.
+        """
+        return self.experts[self.prompt_tokens :]
+
+
+class RoutesWriter:
+    """Takes prompts one by one; the file appears when `write_routes` ends without an error."""
+
+    def __init__(self, file: pq.ParquetWriter, record: RoutesRecord) -> None:
+        self._file, self._record, self._missing = file, record, dict(record.missing)
+        self._rows: list[tuple[str, int, int, bytes]] = []
+        self._bytes = 0
+        self._added: set[str] = set()
+
+    def add(self, prompt_id: str, prompt_tokens: int, experts: NDArray[Any]) -> None:
+        """Append one prompt.
+
+        Args:
+            experts: integers [prompt_tokens + decode_tokens, layers, top_k].
+
+        Raises:
+            RoutingError: another shape, an expert that the model does not have or that one token chose twice (which is
+                what rows look like that were never filled), or a prompt that was added before.
+        """
+        if prompt_id in self._added:
+            raise RoutingError(f"prompt {prompt_id!r} was captured twice: give every prompt its own id")
+        if fault := _fault(experts, prompt_tokens, self._record):
+            raise RoutingError(f"prompt {prompt_id!r}: {fault}. Count it as missing instead")
+        content = np.ascontiguousarray(experts, self._record.dtype).tobytes()
+        if self._rows and (self._bytes + len(content) > GROUP_BYTES or len(self._rows) == GROUP_PROMPTS):
+            self._flush()
+        self._added.add(prompt_id)
+        self._rows.append((prompt_id, prompt_tokens, len(experts) - prompt_tokens, content))
+        self._bytes += len(content)
+
+    def miss(self, prompt_id: str, why: str) -> None:
+        """Say that a prompt that should have been captured has no routes, and why."""
+        self._missing[prompt_id] = why
+
+    def finish(self) -> None:
+        """Write what is left, and the record."""
+        self._flush()
+        record = self._record.model_copy(update={"missing": self._missing})
+        self._file.add_key_value_metadata({RECORD_KEY: record.model_dump_json().encode()})
+
+    def _flush(self) -> None:
+        if self._rows:
+            columns = [
+                pa.array(column, field.type)
+                for column, field in zip(zip(*self._rows, strict=True), ROUTES_SCHEMA, strict=True)
+            ]
+            self._file.write_batch(pa.record_batch(columns, schema=ROUTES_SCHEMA))
+            self._rows, self._bytes = [], 0
+
+
+@contextlib.contextmanager
+def write_routes(path: Path, record: RoutesRecord) -> Iterator[RoutesWriter]:
+    """Write a routes file prompt by prompt, in the memory of one row group."""
+    with atomic_file(path) as sink, pq.ParquetWriter(sink, ROUTES_SCHEMA, compression="zstd") as file:
+        writer = RoutesWriter(file, record)
+        yield writer
+        writer.finish()
+
+
+class Routes:
+    """A routes file, read as it is needed. Also a context manager.
+
+    `ids`, `prompt_tokens` and `decode_tokens` are in memory; experts are read by row group, and the groups used last
+    are kept up to CACHE_BYTES.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open a file and read all but its experts.
+
+        Raises:
+            RoutingError: no such file, a file cut off, or not one of routes.
+        """
+        self.path = path
+        try:
+            self._file = pq.ParquetFile(path)
+            self.record = _read_record(path, self._file)
+            columns = self._file.read(columns=ROUTES_SCHEMA.names[:3])
+        except FileNotFoundError:
+            raise RoutingError(f"{path} does not exist: `orderproof capture JOB` makes it") from None
+        except (OSError, pa.ArrowException) as error:
+            raise RoutingError(f"{path} cannot be read as routes: {_plain(error)}. {REMEDY}") from None
+        self.ids: tuple[str, ...] = tuple(columns["prompt_id"].to_pylist())
+        self.prompt_tokens: NDArray[np.int32] = columns["prompt_tokens"].to_numpy()
+        self.decode_tokens: NDArray[np.int32] = columns["decode_tokens"].to_numpy()
+        self.place: Mapping[str, int] = {prompt_id: k for k, prompt_id in enumerate(self.ids)}
+        if len(self.place) < len(self.ids):
+            raise RoutingError(f"{path} holds a prompt twice. {REMEDY}")
+        groups = self._file.metadata.num_row_groups
+        self._ends = np.cumsum([self._file.metadata.row_group(group).num_rows for group in range(groups)], dtype=int)
+        self._kept: OrderedDict[int, list[PromptRoutes]] = OrderedDict()
+        self._kept_bytes = 0
+
+    def __enter__(self) -> Routes:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, place: int) -> PromptRoutes:
+        """One prompt's routes. Raises RoutingError if they are damaged."""
+        group = int(np.searchsorted(self._ends, place, side="right"))
+        if not 0 <= place < len(self):
+            raise IndexError(place)
+        return self._group(group)[place - (int(self._ends[group - 1]) if group else 0)]
+
+    def __iter__(self) -> Iterator[PromptRoutes]:
+        """All prompts in the file's order, a row group in memory at a time."""
+        for group in range(len(self._ends)):
+            yield from self._kept.get(group) or self._read(group)
+
+    def _group(self, group: int) -> list[PromptRoutes]:
+        if group in self._kept:
+            self._kept.move_to_end(group)
+            return self._kept[group]
+        self._kept[group] = self._read(group)
+        self._kept_bytes += _bytes(self._kept[group])
+        while self._kept_bytes > CACHE_BYTES and len(self._kept) > 1:
+            self._kept_bytes -= _bytes(self._kept.popitem(last=False)[1])
+        return self._kept[group]
+
+    def _read(self, group: int) -> list[PromptRoutes]:
+        try:
+            table = self._file.read_row_group(group)
+        except (OSError, pa.ArrowException) as error:
+            raise RoutingError(f"{self.path} is damaged: {_plain(error)}. {REMEDY}") from None
+        return [self._checked(*row.values()) for row in table.to_pylist()]
+
+    def _checked(self, prompt_id: str, prompt_tokens: int, decode_tokens: int, content: bytes) -> PromptRoutes:
+        record, where = self.record, f"{self.path}: prompt {prompt_id!r}"
+        shape = (prompt_tokens + decode_tokens, record.layers, record.top_k)
+        if len(content) != np.prod(shape) * record.dtype.itemsize:
+            raise RoutingError(f"{where} has {len(content)} bytes of experts for {shape[0]} tokens. {REMEDY}")
+        experts = np.frombuffer(content, record.dtype).reshape(shape)
+        if fault := _fault(experts, prompt_tokens, record):
+            raise RoutingError(f"{where}: {fault}. {REMEDY}")
+        return PromptRoutes(prompt_id, prompt_tokens, experts)
+
+
+def open_routes(path: Path, model: ModelFacts, dataset_md5: str) -> Routes:
+    """Open routes that must be of this model and these prompts.
+
+    Raises:
+        RoutingError: as Routes does, or they are of another model or of other prompts.
+    """
+    routes = Routes(path)
+    record, moe = routes.record, model.moe
+    if record.model != model.fingerprint:
+        raise RoutingError(
+            f"{path} was captured from another model (fingerprint {record.model[:12]}, and that of {model.path} is "
+            f"{model.fingerprint[:12]}). {REMEDY}"
+        )
+    if moe is None or (record.layers, record.experts, record.top_k) != (moe.moe_layers, moe.experts, moe.top_k):
+        has = f"{moe.moe_layers} layers of {moe.experts} experts, top-{moe.top_k}" if moe else "no experts"
+        raise RoutingError(
+            f"{path} holds {record.layers} layers of {record.experts} experts, top-{record.top_k}, and {model.path} "
+            f"has {has}. {REMEDY}"
+        )
+    if record.dataset_md5 != dataset_md5:
+        raise RoutingError(
+            f"{path} was captured from other prompts (md5 {record.dataset_md5}, and the file's is {dataset_md5}). "
+            f"{REMEDY}"
+        )
+    return routes
+
+
+def frequency_matrix(routes: Routes, part: Literal["prefill", "decode"]) -> NDArray[np.float32]:
+    """Per prompt, how often each expert of each layer was chosen while its prompt was read, or while it generated.
+
+    Returns:
+        float32[prompts, layers · experts] in the order of `routes.ids`: see `experts.frequencies`.
+    """
+    record = routes.record
+    matrix = np.zeros((len(routes), record.layers * record.experts), np.float32)
+    for row, prompt in zip(matrix, routes, strict=True):
+        row[:] = frequencies(prompt.prefill if part == "prefill" else prompt.decode, record.experts)
+    return matrix
+
+
+REMEDY = "Make it again with `orderproof capture JOB`"
+
+
+def _read_record(path: Path, file: pq.ParquetFile) -> RoutesRecord:
+    kept = (file.metadata.metadata or {}).get(RECORD_KEY)
+    if kept is None or file.schema_arrow.remove_metadata() != ROUTES_SCHEMA:
+        raise RoutingError(f"{path} is Parquet, but not of routes. {REMEDY}")
+    try:
+        return RoutesRecord.model_validate(json.loads(kept))
+    except (ValueError, ValidationError):
+        raise RoutingError(f"{path} is of another version of orderproof ({FORMAT} is read here). {REMEDY}") from None
+
+
+def _fault(experts: NDArray[Any], prompt_tokens: int, record: RoutesRecord) -> str | None:
+    """What is wrong with a prompt's experts; None: nothing."""
+    shape = (record.layers, record.top_k)
+    if experts.ndim != 3 or experts.shape[1:] != shape or not 0 < prompt_tokens <= len(experts):
+        return f"routes of shape {experts.shape} for {prompt_tokens} prompt tokens × {shape[0]} layers × top-{shape[1]}"
+    if int(experts.max()) >= record.experts or int(experts.min()) < 0:
+        return f"experts {experts.min()} to {experts.max()}, and a layer has {record.experts}"
+    if (distinct(bit_sets(experts, record.experts)) != record.top_k).any():
+        return "a token that chose one expert twice"
+    return None
+
+
+def _bytes(prompts: list[PromptRoutes]) -> int:
+    return sum(prompt.experts.nbytes for prompt in prompts)
+
+
+def _plain(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
