@@ -72,9 +72,11 @@ def validate(job: Job) -> PromptSource:
 
 
 @task(name="order", task_run_name="take or make the order", cache_policy=NO_CACHE)
-def choose_order(job: Job, source: PromptSource, tokenizer: Tokenizer) -> tuple[Order, str]:
+def choose_order(
+    job: Job, source: PromptSource, tokenizer: Tokenizer, folder: str = checkpoint.FOLDER
+) -> tuple[Order, str]:
     """The promoted order; for new prompts what its way to order gives; else the file's own."""
-    kept = checkpoint.kept_order(job.data_dir / checkpoint.FOLDER)
+    kept = checkpoint.kept_order(job.data_dir / folder)
     return sending.order_of(job, source, lambda: tokenizer, kept)
 
 

@@ -25,6 +25,7 @@ from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.looks import Looks
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 # Folders beside the jobs' own, and the key that lies under every job.
 RESERVED_NAMES = frozenset({"models", "placebo", "validation", "generate", "defaults"})
 IN_THE_JOB_ITSELF = ("prompts", "model")  # dvc.yaml reads `${item.prompts}`, and DVC knows no defaults
@@ -57,6 +58,11 @@ class EngineSpec(_Strict):
     in_process: bool = True  # VLLM_ENABLE_V1_MULTIPROCESSING=0: deterministic scheduling, true step times
     args: dict[str, Any] = {}  # vLLM's EngineArgs, verbatim
     start_timeout_s: Annotated[float, Field(gt=0)] = 900.0
+
+    @property
+    def environment_on_record(self) -> dict[str, str]:
+        """What records hold of the engine's environment: they go to trackers and remotes, and a token must not."""
+        return {name: "(hidden)" if SECRET.search(name) else value for name, value in self.env.items()}
 
     @property
     def max_num_seqs(self) -> int:

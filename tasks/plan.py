@@ -10,7 +10,6 @@ import datetime
 import hashlib
 import logging
 import platform
-import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +32,6 @@ from orderproof.tasks.verdict import Rule, detectable_gain
 QUIET_LOOKS, NOISY_LOOKS = (5, 10), (10, 20, 40)
 NOISY_SD = 0.04  # of a block's log ratio: above it, ten blocks see only gains of more than about 6 %
 RUN_BATCHES = 8  # length of the runs of neighbours in a sample, so that a run fills batches of its own
-SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 NONE = History()
 
 logger = logging.getLogger(__name__)
@@ -92,7 +90,7 @@ class Plan:
             model=self.model.as_dict(),
             engine={
                 "command": list(spec.command),
-                "env": _without_secrets(spec.env),
+                "env": spec.environment_on_record,
                 "args": spec.args,
                 **engine.settings,
             },
@@ -264,11 +262,6 @@ def _settings(job: Job, question: str) -> str:
     """Hash of the question and all else in params.yaml that decides a measurement."""
     measured = job.model_dump(mode="json", exclude={"name", "root", "reporting", "generate"})
     return _sha256(canonical_json({"question": question, "job": measured}))
-
-
-def _without_secrets(env: Mapping[str, str]) -> dict[str, str]:
-    """The manifest goes to trackers and remotes; a token must not."""
-    return {name: "(hidden)" if SECRET.search(name) else value for name, value in env.items()}
 
 
 def _versions() -> dict[str, str]:

@@ -152,7 +152,7 @@ class Checkpoint:
     def discard(self) -> None:
         """Remove the folder, once its results lie elsewhere durably: first out of sight at once, then file by file."""
         self.close()
-        finished = self.folder.with_name(f"{FOLDER}.finished")
+        finished = _out_of_sight(self.folder)
         shutil.rmtree(finished, ignore_errors=True)
         os.replace(self.folder, finished)
         shutil.rmtree(finished, ignore_errors=True)
@@ -211,7 +211,7 @@ def open_checkpoint(folder: Path, key: Mapping[str, Any], order: Order, *, resta
         CheckpointError: the checkpoint there is of another key (what differs is named), or cannot be written.
     """
     key = json.loads(json.dumps({**key, "order": order.record().model_dump()}))
-    shutil.rmtree(folder.with_name(f"{FOLDER}.finished"), ignore_errors=True)  # a crash after a job's end left it
+    shutil.rmtree(_out_of_sight(folder), ignore_errors=True)  # a crash after a job's end left it
     try:
         if folder.exists() and not _is_empty(folder):
             if restart:
@@ -283,11 +283,12 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 @contextlib.contextmanager
-def only_run(folder: Path, *, wait: bool, waiting: Any = None) -> Iterator[None]:
+def only_run(folder: Path, *, wait: bool, waiting: Any = None, lock_file: str = LOCK_FILE) -> Iterator[None]:
     """Hold a job's outputs: one run at a time, also across machines where the file system's locks reach.
 
     Args:
         folder: data/<job>.
+        lock_file: what is held in it; a reproduction has a lock of its own.
         wait: wait for another run to end; otherwise refuse.
         waiting: called with who holds it, before waiting.
 
@@ -296,7 +297,7 @@ def only_run(folder: Path, *, wait: bool, waiting: Any = None) -> Iterator[None]
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / LOCK_FILE, "a+")  # noqa: SIM115  (held to the end of the block)
+        lock = open(folder / lock_file, "a+")  # noqa: SIM115  (held to the end of the block)
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be written: {error.strerror}. Nothing was sent") from None
     with lock:
@@ -356,7 +357,11 @@ def _is_empty(folder: Path) -> bool:
 
 def _free_name(folder: Path) -> Path:
     now = datetime.datetime.now(datetime.UTC)
-    return folder.with_name(f"{FOLDER}.{now:%Y%m%dT%H%M%S}.{now.microsecond:06d}Z")
+    return folder.with_name(f"{folder.name}.{now:%Y%m%dT%H%M%S}.{now.microsecond:06d}Z")
+
+
+def _out_of_sight(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.finished")
 
 
 def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

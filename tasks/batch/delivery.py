@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from orderproof.tasks.batch.checkpoint import Checkpoint, Result
 from orderproof.tasks.batch.generation import Batch, failures
+from orderproof.tasks.batch.provenance import provenance_of
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.expectations import validate_outputs
 from orderproof.tasks.files import atomic_file
@@ -56,24 +57,36 @@ class Delivered:
 def deliver(batch: Batch, folder: Path) -> Delivered:
     """Write outputs.parquet from a checkpoint that holds every prompt.
 
+    Raises:
+        DeliveryError: more failures than are tolerated.
+        and what `write_outputs` raises.
+    """
+    failed, first = failures(batch.checkpoint, SHOWN_FAILURES)
+    told = tuple((result.id, result.error or "") for result in first)
+    _refuse_intolerable(batch, failed, told)
+    path = batch.job.data_dir / OUTPUTS_FILE
+    write_outputs(batch, path, folder)
+    return Delivered(path, failed, told)
+
+
+def write_outputs(batch: Batch, path: Path, folder: Path) -> None:
+    """Write a checkpoint's outputs, with what they rest on, in the order of the prompts file.
+
     Args:
         folder: for what the expectations found; a large job has a part of it for each ROWS_PER_SUITE outputs.
 
     Raises:
-        DeliveryError: more failures than are tolerated, or the file cannot be written.
+        DeliveryError: the file cannot be written.
         ValidationFailed: the outputs are not one for each prompt, in the file's order.
         PromptError: the prompts were edited meanwhile.
     """
-    job, checkpoint = batch.job, batch.checkpoint
-    failed, first = failures(checkpoint, SHOWN_FAILURES)
-    told = tuple((result.id, result.error or "") for result in first)
-    _refuse_intolerable(batch, failed, told)
-    path = job.data_dir / OUTPUTS_FILE
+    checkpoint = batch.checkpoint
+    schema = provenance_of(checkpoint.folder).in_schema(OUTPUTS_SCHEMA)
     ids = batch.source.ids()
     for torn in path.parent.glob(f".{path.name}.*.part"):  # of a run that was killed here
         torn.unlink(missing_ok=True)
     try:
-        with atomic_file(path) as sink, pq.ParquetWriter(sink, OUTPUTS_SCHEMA, compression="zstd") as writer:
+        with atomic_file(path) as sink, pq.ParquetWriter(sink, schema, compression="zstd") as writer:
             for start in range(0, len(batch.source), ROWS_PER_SUITE):
                 light = _write_part(checkpoint, writer, range(start, min(start + ROWS_PER_SUITE, len(batch.source))))
                 part = folder if len(batch.source) <= ROWS_PER_SUITE else folder / f"from-{start:09d}"
@@ -86,7 +99,6 @@ def deliver(batch: Batch, folder: Path) -> Delivered:
             f"{path} cannot be written: {error.strerror or error}. All results are kept in {checkpoint.folder}; "
             "when that is mended, run the job again, which sends nothing twice"
         ) from None
-    return Delivered(path, failed, told)
 
 
 def _refuse_intolerable(batch: Batch, failed: int, told: tuple[tuple[str, str], ...]) -> None:

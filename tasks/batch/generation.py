@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from orderproof.tasks.batch.checkpoint import ALL_RIGHT, FOLDER, Checkpoint, CheckpointError, Result, open_checkpoint
+from orderproof.tasks.batch.provenance import ENGINE_FILE
 from orderproof.tasks.batch.step_summary import StepSummary
 from orderproof.tasks.engines import Engine, EngineError, Failure, Figures, Output, Request
 from orderproof.tasks.expectations.output_suite import FINISHED
@@ -29,7 +30,6 @@ from orderproof.tasks.prompts.source import PromptSource
 from orderproof.tasks.prompts.tokenization import Tokenizer
 
 READ_AHEAD_PROMPTS = 256  # read and tokenized at once, in the order of sending
-ENGINE_FILE = "engine.json"
 
 Progress = Callable[[int, int, StepSummary], None]  # prompts done, prompts in all, the steps so far
 
@@ -71,17 +71,21 @@ class _Sent:
     asked_tokens: int | None
 
 
-def begin(job: Job, source: PromptSource, order: Order, tokenizer: Tokenizer, *, restart: bool = False) -> Batch:
+def begin(
+    job: Job, source: PromptSource, order: Order, tokenizer: Tokenizer, *, restart: bool = False, folder: str = FOLDER
+) -> Batch:
     """Open the job's checkpoint: a new one, or that of an unfinished run with the same key.
+
+    Args:
+        folder: its name in data/<job>.
 
     Raises:
         CheckpointError: it is of another key, or cannot be written.
     """
     model = read_model(job.model_path, job.model)
     key = _key(job, source, model)
-    return Batch(
-        job, source, tokenizer, open_checkpoint(job.data_dir / FOLDER, key, order, restart=restart), key, model
-    )
+    kept = open_checkpoint(job.data_dir / folder, key, order, restart=restart)
+    return Batch(job, source, tokenizer, kept, key, model)
 
 
 def _key(job: Job, source: PromptSource, model: ModelFacts) -> dict[str, Any]:
@@ -95,7 +99,7 @@ def _key(job: Job, source: PromptSource, model: ModelFacts) -> dict[str, Any]:
             "command": list(engine.command),
             "in_process": engine.in_process,
             "args": engine.args,
-            "env": engine.env,
+            "env": engine.environment_on_record,
         },
         "sampling": job.sampling,
         "chat_template_args": job.chat_template_args,
