@@ -29,6 +29,7 @@ from orderproof.tasks.verdict import Rule, Verdict
 
 SCHEMA = "orderproof/trial/1"
 VERDICT_FILE = "verdict.json"
+SAMPLE_END = -1  # no token: with it two requests' tokens are equal exactly where each of their samples is
 
 # One row per request of a pass, in the order in which the requests were sent.
 TOKENS_SCHEMA = pa.schema(
@@ -37,10 +38,10 @@ TOKENS_SCHEMA = pa.schema(
         ("position", pa.int64()),  # place in the pass's order, from 0
         ("admitted", pa.int64()),  # place in the order of admission by the scheduler, from 0; -1: never admitted
         ("prompt_tokens", pa.int32()),
-        ("token_ids", pa.list_(pa.int32())),
-        ("finish_reason", pa.string()),  # stop | length | failed
-        ("text", pa.string()),
-        ("score", pa.float64()),  # against `reference`, 0 to 1; null without one
+        ("token_ids", pa.list_(pa.int32())),  # of all samples, SAMPLE_END between two
+        ("finish_reason", pa.string()),  # stop | length | failed; of several samples with a comma between two
+        ("text", pa.string()),  # of several samples with an empty line between two
+        ("score", pa.float64()),  # against `reference`, 0 to 1, mean over samples; null without one
     ]
 )
 

@@ -270,8 +270,11 @@ def _check_engine(params: Path, job: Job) -> None:
     ):
         if key in job.engine.args:
             raise JobError(f"{where}.{key} cannot be set here: {why}")
-    if job.sampling.get("n", 1) != 1:
-        raise JobError(f"{params}: jobs.{job.name}.sampling.n must be 1: list a prompt several times instead")
+    samples = job.sampling.get("n", 1)
+    if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
+        raise JobError(
+            f"{params}: jobs.{job.name}.sampling.n must be a whole number of samples from 1, not {samples!r}"
+        )
 
 
 def _mapping(params: Path, where: str, value: Any) -> Mapping[str, Any]:

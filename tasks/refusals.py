@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from orderproof.tasks.expectations.prompt_suite import asked_tokens, model_tokens
+from orderproof.tasks.expectations.prompt_suite import asked_samples, asked_tokens, model_tokens
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.models import ModelFacts, MoeFacts
 from orderproof.tasks.orders import Order
@@ -36,7 +36,7 @@ def structural_refusal(
         )
     if len(prompts) < 2:
         return "the job has a single prompt, which has only one order"
-    if len(prompts) <= batch:
+    if sum(asked_samples(job, prompts.samplings)) <= batch:
         return (
             f"all {len(prompts)} prompts run at once in one batch of {batch}, so their order decides nothing; "
             "sort only jobs of several batches"
@@ -68,10 +68,11 @@ def structural_refusal(
 
 def _most_generated(job: Job, model: ModelFacts, prompts: TokenizedPrompts) -> float:
     """Tokens that a prompt may generate, on average."""
-    asked = list(asked_tokens(job, prompts.samplings))
+    asked, samples = list(asked_tokens(job, prompts.samplings)), asked_samples(job, prompts.samplings)
     limit = model_tokens(job, model) if None in asked else 0
     room = (limit - prompts.lengths).tolist()
-    return float(np.mean([left if most is None else most for most, left in zip(asked, room, strict=True)]))
+    each = [left if most is None else most for most, left in zip(asked, room, strict=True)]
+    return float(np.mean([tokens * n for tokens, n in zip(each, samples, strict=True)]))
 
 
 def touched_by_a_sorted_batch(moe: MoeFacts, batch: int) -> float:

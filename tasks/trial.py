@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from orderproof.tasks.engines import Engine, Failure, Figures, Output, Request
-from orderproof.tasks.evidence import TOKENS_SCHEMA, Pass, Trial, record, register
+from orderproof.tasks.engines import Completion, Engine, Failure, Figures, Output, Request
+from orderproof.tasks.evidence import SAMPLE_END, TOKENS_SCHEMA, Pass, Trial, record, register
 from orderproof.tasks.expectations.prompt_suite import asked_tokens
 from orderproof.tasks.jobs import Job, OrderSpec
 from orderproof.tasks.orders import Order, make_order
@@ -104,39 +104,53 @@ def _run_pass(
     before = engine.probe(mib)
     figures = engine.run(requests, sampling, sink)
     after = engine.probe(mib)
-    tokens = _tokens_table(plan, sent, answers)
-    timed = _pass_record(trial, place, pass_id, arm, order, started, figures, tokens, (before, after))
-    cut = _cut_short(tokens, asked_tokens(plan.job, [request.sampling for request in requests]))
+    done = _outputs(sent, answers)
+    tokens = _tokens_table(plan, sent, done)
+    generated = sum(output.output_tokens for output in done if output)
+    timed = _pass_record(trial, place, pass_id, arm, order, started, figures, tokens, generated, (before, after))
+    cut = _cut_short(done, asked_tokens(plan.job, [request.sampling for request in requests]))
     reasons = _why_invalid(trial, timed, cut)
     return timed.model_copy(update={"cut_short": cut, "invalid": reasons}), tokens
 
 
-def _tokens_table(plan: Plan, sent: np.ndarray, answers: Sequence[Output | Failure]) -> pa.Table:
+def _outputs(sent: np.ndarray, answers: Sequence[Output | Failure]) -> list[Output | None]:
+    """What each request generated, in the order of sending; None: nothing."""
+    by_number = {answer.number: answer for answer in answers if isinstance(answer, Output)}
+    return [by_number.get(k) for k in sent.tolist()]
+
+
+def _tokens_table(plan: Plan, sent: np.ndarray, done: Sequence[Output | None]) -> pa.Table:
     """TOKENS_SCHEMA rows in the order of sending."""
-    by_number = {answer.number: answer for answer in answers}
-    outputs = [by_number.get(k) for k in sent.tolist()]
-    done = [answer if isinstance(answer, Output) else None for answer in outputs]
     prompts, scorer = plan.prompts, plan.job.measure.scorer
     lengths = np.diff(prompts.offsets)[sent]
     references = [prompts.references[k] for k in sent.tolist()]
     scores = [
-        score(scorer, answer.text, reference) if scorer and answer and reference is not None else None
-        for answer, reference in zip(done, references, strict=True)
+        statistics.fmean(score(scorer, one.text, reference) for one in output.completions)
+        if scorer and output and reference is not None
+        else None
+        for output, reference in zip(done, references, strict=True)
     ]
     columns = [
         [prompts.ids[k] for k in sent.tolist()],
         list(range(len(sent))),
         _admission(done),
         lengths.tolist(),
-        [list(answer.token_ids) if answer else [] for answer in done],
-        [answer.finish_reason if answer else "failed" for answer in done],
-        [answer.text if answer else "" for answer in done],
+        [_end_to_end(output.completions) if output else [] for output in done],
+        [",".join(one.finish_reason for one in output.completions) if output else "failed" for output in done],
+        ["\n\n".join(one.text for one in output.completions) if output else "" for output in done],
         scores,
     ]
     return pa.Table.from_arrays(
         [pa.array(column, field.type) for column, field in zip(columns, TOKENS_SCHEMA, strict=True)],
         schema=TOKENS_SCHEMA,
     )
+
+
+def _end_to_end(completions: Sequence[Completion]) -> list[int]:
+    tokens = list(completions[0].token_ids)
+    for one in completions[1:]:
+        tokens += [SAMPLE_END, *one.token_ids]
+    return tokens
 
 
 def _admission(outputs: Sequence[Output | None]) -> list[int]:
@@ -152,10 +166,13 @@ def _inversions(admitted: np.ndarray) -> int:
     return int((ran < np.maximum.accumulate(ran)).sum()) if len(ran) else 0
 
 
-def _cut_short(tokens: pa.Table, asked: Iterable[int | None]) -> int:
+def _cut_short(done: Sequence[Output | None], asked: Iterable[int | None]) -> int:
     """Requests that ended for length with fewer tokens than asked: vLLM lets the model's length cut them silently."""
-    rows = zip(tokens["finish_reason"].to_pylist(), tokens["token_ids"].to_pylist(), asked, strict=True)
-    return sum(1 for reason, ids, most in rows if reason == "length" and most is not None and len(ids) < most)
+    return sum(
+        any(one.finish_reason == "length" and len(one.token_ids) < most for one in output.completions)
+        for output, most in zip(done, asked, strict=True)
+        if output and most is not None
+    )
 
 
 def _pass_record(
@@ -167,10 +184,10 @@ def _pass_record(
     started: datetime.datetime,
     figures: Figures,
     tokens: pa.Table,
+    generated: int,
     probes: tuple[float, float],
 ) -> Pass:
     finished = sum(reason != "failed" for reason in tokens["finish_reason"].to_pylist())
-    generated = sum(map(len, tokens["token_ids"].to_pylist()))
     steps = figures.step_ms
     return Pass(
         pass_id=pass_id,

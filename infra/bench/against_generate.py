@@ -51,7 +51,9 @@ def main() -> None:
         def with_worker() -> tuple[float, dict[int, list[int]]]:
             answers: list[Output | Failure] = []
             figures = engine.run([Request(k, ids) for k, ids in enumerate(prompts)], SAMPLING, answers.append)
-            return figures.wall_s, {a.number: list(a.token_ids) for a in answers if isinstance(a, Output)}
+            return figures.wall_s, {
+                a.number: list(a.completions[0].token_ids) for a in answers if isinstance(a, Output)
+            }
 
         with_generate(), with_worker()  # warm-up
         coin = random.Random(options.seed)

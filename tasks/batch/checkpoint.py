@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orderproof.tasks.engines import Completion
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.evidence import OrderRecord
 from orderproof.tasks.files import sync_folder, write_atomically
@@ -54,15 +55,19 @@ class Result:
     place: int  # of the prompt in the file's order, from 0
     id: str
     prompt_tokens: int
-    asked_tokens: int | None  # None: as many as the model's length leaves
-    token_ids: list[int]
-    text: str
-    finish_reason: str  # stop | length | failed
-    error: str | None = None
+    asked_tokens: int | None  # of each completion; None: as many as the model's length leaves
+    asked_samples: int  # `n` of its sampling
+    completions: tuple[Completion, ...]  # empty: failed
+    error: str | None = None  # why it failed, or how its output is not what was asked
+
+    @property
+    def output_tokens(self) -> int:
+        """Generated in all completions together."""
+        return sum(len(completion.token_ids) for completion in self.completions)
 
     @property
     def mark(self) -> bytes:
-        return b"-" if self.finish_reason == "failed" else b"~" if self.error else b"+"
+        return b"-" if not self.completions else b"~" if self.error else b"+"
 
 
 class Checkpoint:
@@ -136,7 +141,7 @@ class Checkpoint:
             return None
         self._reader.seek(offset)
         line = self._reader.readline()
-        return Result(place=place, **json.loads(line.split(b" ", 3)[3]))
+        return _result(place, json.loads(line.split(b" ", 3)[3]))
 
     def close(self) -> None:
         """Sync and close; the folder stays."""
@@ -321,9 +326,20 @@ def only_run(folder: Path, *, wait: bool, waiting: Any = None, lock_file: str = 
 
 
 def _line(result: Result) -> bytes:
-    fields = {name: value for name, value in vars(result).items() if name != "place"}
+    fields = {**_given(result), "completions": [_given(completion) for completion in result.completions]}
+    del fields["place"]
     body = b"%s %d %s" % (result.mark, result.place, json.dumps(fields, separators=(",", ":")).encode())
     return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
+def _given(value: Result | Completion) -> dict[str, Any]:
+    """Its fields but those that say nothing."""
+    return {name: field for name, field in vars(value).items() if field is not None}
+
+
+def _result(place: int, fields: Mapping[str, Any]) -> Result:
+    completions = tuple(Completion(**completion) for completion in fields["completions"])
+    return Result(place, **{"asked_tokens": None, **fields, "completions": completions})
 
 
 def _parse(line: bytes) -> tuple[int, int] | None:

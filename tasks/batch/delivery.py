@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from orderproof.tasks.batch.checkpoint import Checkpoint, Result
 from orderproof.tasks.batch.generation import Batch, failures
 from orderproof.tasks.batch.provenance import provenance_of
+from orderproof.tasks.engines import Completion
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.expectations import validate_outputs
 from orderproof.tasks.files import atomic_file
@@ -26,19 +27,21 @@ ROWS_PER_GROUP = 1024  # in memory at a time, with all their tokens
 ROWS_PER_SUITE = 65_536  # that one run of the expectations sees; of them only ids and counts are in memory
 SHOWN_FAILURES = 5
 
-# One row per prompt, in the order of the prompts file.
+# A row for each sample that was asked of a prompt, in the order of the prompts file.
 OUTPUTS_SCHEMA = pa.schema(
     [
         pa.field("id", pa.string(), False),
+        pa.field("sample", pa.int32(), False),  # from 0 to n − 1
         ("text", pa.string()),  # null: failed
         ("token_ids", pa.list_(pa.int32())),
         pa.field("finish_reason", pa.string(), False),  # stop | length | failed
+        ("stop_reason", pa.string()),  # the string, or the number of the token, that stopped it; null: none did
         ("prompt_tokens", pa.int32()),
         ("output_tokens", pa.int32()),
         ("error", pa.string()),  # why it failed, or how its output is not what was asked; null: all is well
     ]
 )
-_LIGHT = ["id", "n_tokens", "asked_tokens", "finish_reason", "error"]  # what the expectations look at
+_LIGHT = ["id", "sample", "n", "n_tokens", "asked_tokens", "finish_reason", "error"]  # what the expectations look at
 
 
 class DeliveryError(OrderproofError):
@@ -128,26 +131,37 @@ def _restored(checkpoint: Checkpoint, places: range) -> Iterator[Result]:
     return (result for place in places if (result := checkpoint.read(place)))
 
 
+def _samples(results: list[Result]) -> list[tuple[Result, int, Completion | None]]:
+    """Each result as many times as it was asked for samples; None for those of a prompt that failed."""
+    return [(r, k, r.completions[k] if r.completions else None) for r in results for k in range(r.asked_samples)]
+
+
 def _table(results: list[Result]) -> pa.Table:
+    rows = _samples(results)
     columns = [
-        [r.id for r in results],
-        [None if r.finish_reason == "failed" else r.text for r in results],
-        [r.token_ids for r in results],
-        [r.finish_reason for r in results],
-        [r.prompt_tokens for r in results],
-        [len(r.token_ids) for r in results],
-        [r.error for r in results],
+        [r.id for r, _, _ in rows],
+        [k for _, k, _ in rows],
+        [one and one.text for _, _, one in rows],
+        [one.token_ids if one else [] for _, _, one in rows],
+        [one.finish_reason if one else "failed" for _, _, one in rows],
+        [None if one is None or one.stop_reason is None else str(one.stop_reason) for _, _, one in rows],
+        [r.prompt_tokens for r, _, _ in rows],
+        [len(one.token_ids) if one else 0 for _, _, one in rows],
+        [r.error for r, _, _ in rows],
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, OUTPUTS_SCHEMA, strict=True)]
     return pa.Table.from_arrays(arrays, schema=OUTPUTS_SCHEMA)
 
 
 def _light(results: list[Result]) -> pa.Table:
+    rows = _samples(results)
     columns = [
-        pa.array([r.id for r in results], pa.string()),
-        pa.array([len(r.token_ids) for r in results], pa.int64()),
-        pa.array([r.asked_tokens for r in results], pa.int64()),
-        pa.array([r.finish_reason for r in results], pa.string()),
-        pa.array([r.error for r in results], pa.string()),
+        pa.array([r.id for r, _, _ in rows], pa.string()),
+        pa.array([k for _, k, _ in rows], pa.int64()),
+        pa.array([r.asked_samples for r, _, _ in rows], pa.int64()),
+        pa.array([len(one.token_ids) if one else 0 for _, _, one in rows], pa.int64()),
+        pa.array([r.asked_tokens for r, _, _ in rows], pa.int64()),
+        pa.array([one.finish_reason if one else "failed" for _, _, one in rows], pa.string()),
+        pa.array([r.error for r, _, _ in rows], pa.string()),
     ]
     return pa.Table.from_arrays(columns, names=_LIGHT)

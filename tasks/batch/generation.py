@@ -20,7 +20,7 @@ from orderproof.tasks.batch.provenance import ENGINE_FILE
 from orderproof.tasks.batch.step_summary import StepSummary
 from orderproof.tasks.engines import Engine, EngineError, Failure, Figures, Output, Request
 from orderproof.tasks.expectations.output_suite import FINISHED
-from orderproof.tasks.expectations.prompt_suite import asked_tokens
+from orderproof.tasks.expectations.prompt_suite import asked_samples, asked_tokens
 from orderproof.tasks.files import write_atomically
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.models import ModelFacts, fingerprint, read_model
@@ -59,7 +59,7 @@ class Generated:
     def count(self, result: Result) -> None:
         self.results += 1
         self.prompt_tokens += result.prompt_tokens
-        self.output_tokens += len(result.token_ids)
+        self.output_tokens += result.output_tokens
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class _Sent:
     id: str
     prompt_tokens: int
     asked_tokens: int | None
+    asked_samples: int
 
 
 def begin(
@@ -146,13 +147,14 @@ def _requests(batch: Batch, flying: dict[int, _Sent], keep: Callable[[Result], N
     for start in range(0, len(pending), READ_AHEAD_PROMPTS):
         places = pending[start : start + READ_AHEAD_PROMPTS].tolist()
         prompts = batch.source.read(places)
-        asked = asked_tokens(batch.job, (prompt.sampling for prompt in prompts))
+        most = asked_tokens(batch.job, (prompt.sampling for prompt in prompts))
+        samples = asked_samples(batch.job, (prompt.sampling for prompt in prompts))
         tokens = _token_ids(batch.tokenizer, prompts)
-        for place, prompt, ids, most in zip(places, prompts, tokens, asked, strict=True):
+        for place, prompt, ids, asked, n in zip(places, prompts, tokens, most, samples, strict=True):
             if isinstance(ids, PromptError):
-                keep(Result(place, prompt.id, 0, most, [], "", "failed", ids.problem))
+                keep(Result(place, prompt.id, 0, asked, n, (), ids.problem))
                 continue
-            flying[place] = _Sent(prompt.id, len(ids), most)
+            flying[place] = _Sent(prompt.id, len(ids), asked, n)
             yield Request(place, ids, prompt.sampling)
 
 
@@ -167,15 +169,22 @@ def _token_ids(tokenizer: Tokenizer, prompts: list[Prompt]) -> list[list[int] | 
 
 
 def _result(answer: Output | Failure, sent: _Sent) -> Result:
-    about = (answer.number, sent.id, sent.prompt_tokens, sent.asked_tokens)
+    about = (answer.number, sent.id, sent.prompt_tokens, sent.asked_tokens, sent.asked_samples)
     if isinstance(answer, Failure):
-        return Result(*about, [], "", "failed", answer.reason)
-    if answer.finish_reason not in FINISHED:
-        return Result(*about, [], "", "failed", f"the engine ended it before its time: {answer.finish_reason}")
-    made, error = list(answer.token_ids), None
-    if answer.finish_reason == "length" and sent.asked_tokens is not None and len(made) < sent.asked_tokens:
-        error = f"cut short after {len(made)} of {sent.asked_tokens} tokens: prompt and output reach the model's length"
-    return Result(*about, made, answer.text, answer.finish_reason, error)
+        return Result(*about, (), answer.reason)
+    if len(answer.completions) != sent.asked_samples:
+        return Result(*about, (), f"the engine gave {len(answer.completions)} of {sent.asked_samples} samples")
+    if early := [one.finish_reason for one in answer.completions if one.finish_reason not in FINISHED]:
+        return Result(*about, (), f"the engine ended it before its time: {early[0]}")
+    return Result(*about, answer.completions, _how_cut_short(answer, sent.asked_tokens))
+
+
+def _how_cut_short(answer: Output, asked: int | None) -> str | None:
+    """vLLM ends a request at the model's length with the same reason as at the length asked."""
+    cut = [len(one.token_ids) for one in answer.completions if one.finish_reason == "length"]
+    if asked is None or not cut or min(cut) >= asked:
+        return None
+    return f"cut short after {min(cut)} of {asked} tokens: prompt and output reach the model's length"
 
 
 def _refuse_other_engine(checkpoint: Checkpoint, engine: Engine) -> None:

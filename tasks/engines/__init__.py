@@ -30,16 +30,29 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Completion:
+    """One of the samples that a request asked for."""
+
+    token_ids: Sequence[int]
+    text: str
+    finish_reason: str  # vLLM's: stop | length | …
+    stop_reason: int | str | None = None  # the token or string that stopped it; None: the model's own end, or none
+
+
+@dataclass(frozen=True)
 class Output:
     """What one request generated."""
 
     number: int
-    token_ids: Sequence[int]
-    text: str
-    finish_reason: str  # vLLM's: stop | length | …
+    completions: tuple[Completion, ...]  # the `n` of its sampling
     cached_tokens: int  # prompt tokens found in the prefix cache
     scheduled_s: float  # the engine's monotonic clock when the scheduler first admitted it
     at_s: float  # since the pass began
+
+    @property
+    def output_tokens(self) -> int:
+        """Generated in all completions together."""
+        return sum(len(completion.token_ids) for completion in self.completions)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from orderproof.tasks.engines import EngineError, EngineInfo, Failure, Figures, Output, Request, Steps
+from orderproof.tasks.engines import Completion, EngineError, EngineInfo, Failure, Figures, Output, Request, Steps
 from orderproof.tasks.jobs import EngineSpec
 
 QUEUED_BATCHES = 2  # batches in flight: as many steps and the same outputs as with an endless queue (tried)
@@ -243,9 +243,8 @@ def _last_words(log: Path) -> str:
 
 
 def _output(event: Mapping[str, Any]) -> Output:
-    return Output(
-        event["n"], event["ids"], event["text"], event["finish"], event["cached"], event["scheduled"], event["at_s"]
-    )
+    completions = tuple(Completion(**completion) for completion in event["completions"])
+    return Output(event["n"], completions, event["cached"], event["scheduled"], event["at_s"])
 
 
 def _steps(event: Mapping[str, Any]) -> Steps:

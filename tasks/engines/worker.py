@@ -162,12 +162,11 @@ class Session:
         first = _fill(commands, [], limit)  # the first batch must not depend on how fast the parent writes
         steal, hardware = CpuSteal(), accelerator()
         started = time.perf_counter()
-        ended = self._feed(first, sampler)
-        flying = engine.get_num_unfinished_requests()
+        flying, ended = self._feed(first, sampler)  # not the engine's own count, which is of samples
         while flying or not ended:
             if not ended and flying < limit:
-                ended = self._feed(_take(commands, limit - flying, wait=not flying), sampler)
-                flying = engine.get_num_unfinished_requests()
+                added, ended = self._feed(_take(commands, limit - flying, wait=not flying), sampler)
+                flying += added
                 if not flying:
                     continue
             before = time.perf_counter()
@@ -187,19 +186,24 @@ class Session:
         self.out.flush()
         _give_memory_back()
 
-    def _feed(self, lines: list[Line], sampler: _Sampler) -> bool:
-        """Hand requests to the engine. A request that it refuses is answered as failed; the others go on."""
+    def _feed(self, lines: list[Line], sampler: _Sampler) -> tuple[int, bool]:
+        """Hand requests to the engine. A request that it refuses is answered as failed; the others go on.
+
+        Returns how many it took, and whether these were the last.
+        """
         from vllm.exceptions import VLLMClientError
 
+        taken = 0
         for line in lines:
             if line["op"] == "end":
-                return True
+                return taken, True
             prompt = {"type": "token", "prompt_token_ids": line["ids"]}
             try:
                 self.engine.add_request(str(line["n"]), prompt, sampler.params(line.get("sampling")))
+                taken += 1
             except (VLLMClientError, ValueError, TypeError) as error:
                 self.emit("failed", n=line["n"], error=_plain(error))
-        return False
+        return taken, False
 
     def _emit_outputs(self, outputs: list[Any], at_s: float) -> int:
         done = 0
@@ -207,14 +211,10 @@ class Session:
             if not output.finished:
                 continue
             done += 1
-            best = output.outputs[0]
             self.emit(
                 "output",
                 n=int(output.request_id),
-                ids=list(best.token_ids),
-                text=best.text,
-                finish=best.finish_reason,
-                stop=best.stop_reason,
+                completions=[_completion(one) for one in output.outputs],
                 cached=output.num_cached_tokens or 0,
                 scheduled=output.metrics.scheduled_ts if output.metrics else 0.0,
                 at_s=round(at_s, 6),
@@ -222,6 +222,16 @@ class Session:
         if done:
             self.out.flush()  # a finished request leaves this process at once: a kill loses none
         return done
+
+
+def _completion(one: Any) -> dict[str, Any]:
+    """One sample of a request, under the names that the parent has for its parts."""
+    return {
+        "token_ids": list(one.token_ids),
+        "text": one.text,
+        "finish_reason": one.finish_reason,
+        "stop_reason": one.stop_reason,
+    }
 
 
 class _Sampler:

@@ -57,14 +57,15 @@ def validate_prompts(job: Job, folder: Path) -> TokenizedPrompts:
 def validate_outputs(
     ids: Sequence[str], outputs: pa.Table | pd.DataFrame, folder: Path, *, source: str = "outputs"
 ) -> None:
-    """Check that every prompt has its output, once, in the file's order, and as long as was asked.
+    """Check that every prompt has each output that it asked for, once, in the file's order, and as long as was asked.
 
     The folder gets outputs_validation.json and outputs_validation/index.html.
 
     Args:
         ids: of all prompts, in the file's order.
-        outputs: one row per output, with the columns id, n_tokens, asked_tokens (null: no limit) and finish_reason; and
-            error, if there is one: what went wrong with that prompt and is on record, so that it is no failure here.
+        outputs: one row per output, with the columns id, n_tokens, asked_tokens (null: no limit) and finish_reason;
+            where prompts ask for several, also sample (from 0) and n; and error, if there is one: what went wrong with
+            that prompt and is on record, so that it is no failure here.
         source: how the outputs are called in messages.
 
     Raises:

@@ -21,14 +21,19 @@ FINISHED = ("stop", "length")  # vLLM's reasons for a request that ended as it s
 
 
 def frame_of(ids: Sequence[str], outputs: pa.Table | pd.DataFrame) -> pd.DataFrame:
-    """One row per output, numbered from 1. `ids` are distinct."""
+    """One row per output, numbered from 1. `ids` are distinct. Without `sample` and `n`, each prompt asks for one."""
     import pandas as pd
 
     table = outputs.to_pandas() if isinstance(outputs, pa.Table) else outputs
     place = pd.Series(np.arange(len(ids)), index=pd.Index(list(ids), dtype="str"))
     frame = pd.DataFrame({"id": table["id"].to_numpy()}).astype("str")
-    frame["place"] = frame["id"].map(place).astype("Int64")
-    frame["has_prompt"] = frame["place"].notna()
+    for column, usual in (("sample", 0), ("n", 1)):
+        frame[column] = table[column].to_numpy() if column in table else usual
+    prompt = frame["id"].map(place).astype("Int64")
+    frame["has_prompt"] = prompt.notna()
+    frame["is_asked"] = frame["sample"].between(0, frame["n"] - 1)
+    frame["is_single"] = ~frame.duplicated(["id", "sample"], keep=False)
+    frame["place"] = prompt * max(1, int(frame["n"].max() if len(frame) else 1)) + frame["sample"]
     frame["finish_reason"] = table["finish_reason"].to_numpy()
     told = table["error"].notna().to_numpy() if "error" in table else np.zeros(len(frame), bool)
     frame["is_finished"] = frame["finish_reason"].isin(FINISHED) | told
@@ -43,12 +48,15 @@ def frame_of(ids: Sequence[str], outputs: pa.Table | pd.DataFrame) -> pd.DataFra
 def checks_of(ids: Sequence[str], frame: pd.DataFrame) -> list[Check]:
     """The suite for a job's outputs; `frame` is that of `frame_of`."""
     again = "Run the batch again: what is finished is kept, and only what is missing is sent"
+    asked = _asked(ids, frame)
+    samples = f" that ask for {asked}" if asked != len(ids) else ""
     return [
         Check(
             "ExpectTableRowCountToEqual",
-            {"value": len(ids)},
-            "There are as many outputs as prompts",
-            wrong=f"{len(frame)} output{'s' if len(frame) != 1 else ''} for {len(ids)} prompts{_missing(ids, frame)}",
+            {"value": asked},
+            "There are as many outputs as samples were asked of the prompts",
+            wrong=f"{len(frame)} output{'s' if len(frame) != 1 else ''} for {len(ids)} prompts{samples}"
+            f"{_missing(ids, frame)}",
             remedy=again,
         ),
         holds(
@@ -57,17 +65,18 @@ def checks_of(ids: Sequence[str], frame: pd.DataFrame) -> list[Check]:
             wrong="an output of no prompt",
             remedy="The prompts changed since the batch began: run it from the start",
         ),
-        Check(
-            "ExpectColumnValuesToBeUnique",
-            {"column": "id"},
-            "No prompt has two outputs",
-            wrong="more than one output",
+        holds(
+            "is_asked",
+            "Every output is of a sample that was asked",
+            wrong="a sample that was not asked",
             remedy=again,
+            detail=lambda r: f"sample {r['sample']} of {r['n']}",
         ),
+        holds("is_single", "No sample has two outputs", wrong="more than one output", remedy=again),
         Check(
             "ExpectColumnValuesToBeIncreasing",
             {"column": "place"},
-            "Outputs stand in the file's order",
+            "Outputs stand in the file's order, and a prompt's samples in theirs",
             wrong="not in the file's order",
             remedy="Restore the order: orderproof restore OUT --like IN",
         ),
@@ -86,6 +95,12 @@ def checks_of(ids: Sequence[str], frame: pd.DataFrame) -> list[Check]:
             detail=lambda r: f"{r['n_tokens']} of {r['asked_tokens']} tokens",
         ),
     ]
+
+
+def _asked(ids: Sequence[str], frame: pd.DataFrame) -> int:
+    """Samples of all prompts; at least one of a prompt that has no output and tells nothing."""
+    known = frame.drop_duplicates("id").set_index("id")["n"]
+    return int(known.reindex(list(ids)).fillna(1).sum())
 
 
 def _missing(ids: Sequence[str], frame: pd.DataFrame) -> str:

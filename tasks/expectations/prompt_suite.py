@@ -172,6 +172,12 @@ def asked_tokens(job: Job, samplings: Iterable[Mapping[str, Any] | None]) -> Ite
     return ((own or {}).get("max_tokens", of_job) for own in samplings)
 
 
+def asked_samples(job: Job, samplings: Iterable[Mapping[str, Any] | None]) -> Iterable[int]:
+    """Completions asked of each prompt: `n` of its own sampling, or of the job's, or 1."""
+    of_job = job.sampling.get("n", 1)
+    return ((own or {}).get("n", of_job) for own in samplings)
+
+
 def _where_first(word: str) -> Callable[[Mapping[str, Any]], str]:
     return lambda r: "the first" if r["row"] == r["first_with_id"] else f"as on {word} {r['first_with_id']}"
 

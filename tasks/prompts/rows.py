@@ -158,11 +158,12 @@ def _sampling(record: Mapping[str, Any], fail: Fail) -> Mapping[str, Any] | None
     if not isinstance(value, dict):
         remedy = 'Write it as {"max_tokens": 64}, with the names of vLLM\'s SamplingParams'
         raise fail(f"`sampling` must be an object, not {kind_of(value)}", remedy)
-    asked = value.get("max_tokens", 1)
-    if asked is not None and (isinstance(asked, bool) or not isinstance(asked, int) or asked < 1):
-        raise fail(f"`sampling.max_tokens` must be a whole number from 1, not {shown(asked)}", "Correct it")
-    if value.get("n", 1) != 1:
-        raise fail("`sampling.n` must be 1", "List a prompt several times instead, under ids of their own")
+    for key, may_be_null in (("max_tokens", True), ("n", False)):
+        asked = value.get(key, 1)
+        if asked is None and may_be_null:
+            continue
+        if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
+            raise fail(f"`sampling.{key}` must be a whole number from 1, not {shown(asked)}", "Correct it")
     return value
 
 

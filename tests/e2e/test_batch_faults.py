@@ -295,6 +295,19 @@ def test_failed_requests_are_collected_and_the_others_go_on(tmp_path: Path) -> N
     assert all(row["error"] is None for k, row in enumerate(rows) if k not in (20, 30))
 
 
+def test_samples_come_back_in_their_own_rows_also_those_of_a_prompt_that_failed(tmp_path: Path) -> None:
+    job = make_project(tmp_path / "p", 30, generate={"tolerated_failures": 0.1})
+    rows = [{"id": f"p{k}", "text": "x" * (200 if k == 20 else 5), "sampling": {"n": 1 + k % 3}} for k in range(30)]
+    job.prompts_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    generated, delivered = run_batch(job)
+    found = outputs(job)
+    assert [(row["id"], row["sample"]) for row in found] == [(f"p{k}", s) for k in range(30) for s in range(1 + k % 3)]
+    assert (generated.results, generated.output_tokens) == (30, (len(found) - 3) * 8)
+    assert (delivered.failed, [row["finish_reason"] for row in found if row["id"] == "p20"]) == (1, ["failed"] * 3)
+    of_one = [row["token_ids"] for row in found if row["id"] == "p2"]
+    assert len({tuple(tokens) for tokens in of_one}) == 3
+
+
 def test_more_failures_than_are_tolerated_end_the_job_after_its_work_and_keep_it(tmp_path: Path) -> None:
     job = make_project(tmp_path / "p", 50, generate={"tolerated_failures": 0.01})
     write_prompts(job, ["x" * (200 if k == 20 else 5) for k in range(50)])

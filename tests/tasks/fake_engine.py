@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from orderproof.tasks.engines import EngineInfo, Failure, Figures, Output, Request, Steps
+from orderproof.tasks.engines import Completion, EngineInfo, Failure, Figures, Output, Request, Steps
 from orderproof.tasks.models import ModelFacts, MoeFacts
 from orderproof.tasks.prompts import TokenizedPrompts
 
@@ -80,7 +80,8 @@ class FakeEngine:
             most = {**sampling, **(request.sampling or {})}.get("max_tokens", 16) or 32
             tokens = [request.number] * (most - (place >= len(asked) - trouble.cut_short))
             at = float(-place if trouble.admitted_backwards else place)
-            sink(Output(request.number, tokens, "text", "length", 0, at, at))
+            samples = {**sampling, **(request.sampling or {})}.get("n", 1)
+            sink(Output(request.number, (Completion(tokens, "text", "length"),) * samples, 0, at, at))
         self.sent.append([request.number for request in asked])
         self.probes = 0
         steps = -(-len(asked) // BATCH) * 16

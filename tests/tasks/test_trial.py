@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from orderproof.tasks import trial as trials
-from orderproof.tasks.engines import Engine
-from orderproof.tasks.evidence import CANDIDATE, CONTROL, SHUFFLED, History, Trial
+from orderproof.tasks.engines import Completion, Engine, Output
+from orderproof.tasks.evidence import CANDIDATE, CONTROL, SAMPLE_END, SHUFFLED, History, Trial
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.judgement import judge
 from orderproof.tasks.orders import make_order
+from orderproof.tasks.outputs import PassOutputs
 from orderproof.tasks.plan import Plan, make_plan
 from orderproof.tasks.trial import begin, run_block, toss
 from tests.tasks.fake_engine import MOE, FakeEngine, Trouble, grouped, mixed, prompts_of
@@ -214,6 +215,29 @@ def test_an_output_is_cut_short_only_of_what_was_asked_for_it(
     trial, _ = measured(plan, 1, {1: Trouble(cut_short=1)})
     assert trial.passes[1].cut_short == int(cut)
     assert trial.passes[2].cut_short == 0
+
+
+def test_several_samples_are_one_output_whose_tokens_all_count(tmp_path: Path) -> None:
+    plan = planned(tmp_path, sampling={"temperature": 0.5, "max_tokens": 16, "n": 3})
+    trial, _ = measured(plan, 1, {1: Trouble(cut_short=1)})
+    cut, whole = trial.passes[1:3]
+    assert (cut.cut_short, whole.cut_short, whole.requests, whole.output_tokens) == (1, 0, SIZE, SIZE * 3 * 16)
+    first = trial.tokens(whole.pass_id).to_pylist()[0]
+    number = first["token_ids"][0]
+    assert first["token_ids"] == [*[number] * 16, SAMPLE_END, *[number] * 16, SAMPLE_END, *[number] * 16]
+    assert (first["finish_reason"], first["text"]) == ("length,length,length", "text\n\ntext\n\ntext")
+
+
+def test_a_token_that_moves_to_the_next_sample_is_another_output(tmp_path: Path) -> None:
+    def passed(*samples: list[int]) -> PassOutputs:
+        completions = tuple(Completion(tokens, "", "stop") for tokens in samples)
+        table = trials._tokens_table(plan, np.arange(1), [Output(0, completions, 0, 0.0, 0.0)])
+        return PassOutputs.from_tokens("p", CONTROL, table, plan.prompts.ids[:1])
+
+    plan = planned(tmp_path)
+    assert passed([1, 2], [3]).digests == passed([1, 2], [3]).digests
+    assert passed([1, 2], [3]).digests != passed([1], [2, 3]).digests
+    assert passed([1], []).digests != passed([], [1]).digests
 
 
 def test_progress_is_told_of_every_request(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ class StructuredOutputsParams:
 
 
 class SamplingParams:
-    __struct_fields__ = ("temperature", "max_tokens", "ignore_eos", "seed", "stop", "structured_outputs", "output_kind")
+    __struct_fields__ = ("temperature", "max_tokens", "ignore_eos", "n", "seed", "stop", "structured_outputs",
+                         "output_kind")  # fmt: skip
 
     def __init__(self, **fields: object) -> None:
         self.max_tokens = fields.get("max_tokens", 16)
+        self.n = fields.get("n", 1)

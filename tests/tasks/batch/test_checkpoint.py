@@ -21,6 +21,7 @@ from orderproof.tasks.batch.checkpoint import (
     kept_order,
     open_checkpoint,
 )
+from orderproof.tasks.engines import Completion
 from orderproof.tasks.orders import Order
 
 KEY = {"dataset_md5": "a", "engine": {"args": {"max_num_seqs": 8}, "env": {}}, "sampling": {}}
@@ -31,8 +32,9 @@ def order(count: int = 6, seed: int = 1) -> Order:
 
 
 def result(place: int, **changes: Any) -> Result:
-    fields: dict[str, Any] = {"id": f"p{place}", "prompt_tokens": 3, "asked_tokens": 2, "token_ids": [place, 7],
-                              "text": f"été {place}\n\u2028", "finish_reason": "stop"}  # fmt: skip
+    made = (Completion([place, 7], f"été {place}\n\u2028", "stop", "\n"), Completion([], "", "length"))
+    fields: dict[str, Any] = {"id": f"p{place}", "prompt_tokens": 3, "asked_tokens": 2, "asked_samples": 2,
+                              "completions": made}  # fmt: skip
     return Result(place, **{**fields, **changes})
 
 
@@ -104,7 +106,7 @@ def test_a_second_output_for_a_prompt_is_refused(tmp_path: Path) -> None:
 
 def test_a_failure_is_sent_again_and_its_later_output_counts(tmp_path: Path) -> None:
     with opened(tmp_path) as kept:
-        kept.append(result(1, finish_reason="failed", token_ids=[], text="", error="too long"))
+        kept.append(result(1, completions=(), asked_tokens=None, error="too long"))
     with opened(tmp_path) as again:
         assert 1 in again.pending
         again.append(result(1))

@@ -37,7 +37,8 @@ def test_every_request_is_answered_once_and_under_its_own_number(engine: VllmEng
     answers = generate(engine, list(reversed(requests(40))), GREEDY)
     assert sorted(answers) == list(range(40))
     assert all(
-        isinstance(a, Output) and len(a.token_ids) == 16 and a.finish_reason == "length" for a in answers.values()
+        isinstance(a, Output) and [(len(one.token_ids), one.finish_reason) for one in a.completions] == [(16, "length")]
+        for a in answers.values()
     )
 
 
@@ -73,19 +74,28 @@ def test_a_second_pass_finds_no_prefix_of_the_first_in_the_cache(engine: VllmEng
 
 def test_greedy_outputs_of_one_order_are_the_same_in_every_pass(engine: VllmEngine) -> None:
     first, second = (generate(engine, requests(24), GREEDY) for _ in range(2))
-    assert {k: list(a.token_ids) for k, a in first.items()} == {k: list(a.token_ids) for k, a in second.items()}
+    assert {k: a.completions for k, a in first.items()} == {k: a.completions for k, a in second.items()}
 
 
 def test_sampling_without_a_seed_moves_outputs(engine: VllmEngine) -> None:
     hot = {"temperature": 1.0, "max_tokens": 16, "ignore_eos": True}
     first, second = (generate(engine, requests(24), hot) for _ in range(2))
-    assert sum(list(first[k].token_ids) != list(second[k].token_ids) for k in first) >= 20
+    assert sum(first[k].completions != second[k].completions for k in first) >= 20
 
 
 def test_a_request_may_override_the_sampling_of_its_pass(engine: VllmEngine) -> None:
     own = Request(1, [5, 6, 7], {"max_tokens": 3})
     answers = generate(engine, [Request(0, [5, 6, 7]), own], GREEDY)
-    assert [len(answers[k].token_ids) for k in (0, 1)] == [16, 3]
+    assert [answers[k].output_tokens for k in (0, 1)] == [16, 3]
+
+
+def test_all_samples_of_a_request_come_back_together_and_other_requests_are_not_held_up(engine: VllmEngine) -> None:
+    warm = {"temperature": 1.0, "max_tokens": 8, "ignore_eos": True, "seed": 3}
+    wanted = [Request(k, r.token_ids, {"n": 1 + k % 4}) for k, r in enumerate(requests(40))]
+    answers = generate(engine, wanted, warm)
+    assert [len(answers[k].completions) for k in range(40)] == [1 + k % 4 for k in range(40)]
+    assert all(a.output_tokens == 8 * len(a.completions) for a in answers.values())
+    assert len({tuple(one.token_ids) for one in answers[3].completions}) == 4
 
 
 def test_a_source_that_fails_in_the_middle_fails_the_pass_with_its_own_error(engine: VllmEngine) -> None:
@@ -168,7 +178,7 @@ def test_a_killed_engine_is_an_error_that_keeps_what_was_finished(
         with pytest.raises(EngineError, match="SIGKILL"):
             engine.run(requests(4000), GREEDY, kill_after_some)
     assert 20 <= len(answers) < 4000
-    assert all(isinstance(answer, Output) and len(answer.token_ids) == 16 for answer in answers)
+    assert all(isinstance(answer, Output) and answer.output_tokens == 16 for answer in answers)
     assert not child.is_running()
 
 

@@ -301,7 +301,7 @@ def test_whole_outputs_are_valid_whether_they_stopped_or_were_as_long_as_asked(t
     validate_outputs(IDS, table, tmp_path)
     validate_outputs(IDS, table.to_pandas().set_index(np.arange(6) * 7), tmp_path)
     assert kept(tmp_path, "outputs_validation")["valid"] is True
-    assert "6 of 6 expectations hold" in page(tmp_path, "outputs_validation")
+    assert "7 of 7 expectations hold" in page(tmp_path, "outputs_validation")
 
 
 @pytest.mark.parametrize(
@@ -327,6 +327,32 @@ def test_outputs_that_miss_repeat_move_or_shorten_are_named(tmp_path: Path, tabl
         assert words in message
     assert len(message.splitlines()) == len(told)
     assert kept(tmp_path, "outputs_validation")["message"] == message
+
+
+def samples(ids: Sequence[str], of: Sequence[int], n: Sequence[int]) -> pa.Table:
+    return outputs(ids, sample=list(of), n=list(n))
+
+
+def test_a_prompt_has_as_many_outputs_as_samples_were_asked_of_it(tmp_path: Path) -> None:
+    validate_outputs(["a", "b", "c"], samples("aabccc", [0, 1, 0, 0, 1, 2], [2, 2, 1, 3, 3, 3]), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("table", "told"),
+    [
+        (samples("abb", [0, 0, 1], [2, 2, 2]), ["3 outputs for 2 prompts that ask for 4"]),
+        (samples("aabb", [0, 0, 0, 1], [2, 2, 2, 2]), ["more than one output (2 of 4): row 1 (id 'a'); row 2"]),
+        (samples("aabb", [0, 2, 0, 1], [2, 2, 2, 2]), ["not asked (1 of 4): row 2 (id 'a'), sample 2 of 2"]),
+        (samples("aabb", [1, 0, 0, 1], [2, 2, 2, 2]), ["not in the file's order (1 of 4): row 2 (id 'a')"]),
+        (samples("abab", [0, 0, 1, 1], [2, 2, 2, 2]), ["not in the file's order (1 of 4): row 3 (id 'a')"]),
+        (samples("aa", [0, 1], [2, 2]), ["2 outputs for 2 prompts that ask for 3, none for 'b'"]),
+    ],
+)  # fmt: skip
+def test_samples_that_miss_repeat_or_move_are_named(tmp_path: Path, table: pa.Table, told: list[str]) -> None:
+    message = refusal(validate_outputs, ["a", "b"], table, tmp_path)
+    for words in told:
+        assert words in message
+    assert len(message.splitlines()) == len(told)
 
 
 def test_a_failure_that_is_on_record_with_its_prompt_is_not_unnoticed(tmp_path: Path) -> None:

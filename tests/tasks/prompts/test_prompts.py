@@ -250,7 +250,8 @@ def test_a_broken_last_line_that_is_not_torn_is_not_called_cut_off(tmp_path: Pat
         (line(id="b", text="x", sampling="hot"), "`sampling` must be an object, not text", "SamplingParams"),
         (line(id="b", text="x", sampling={"max_tokens": 0}), "whole number from 1, not '0'", "Correct"),
         (line(id="b", text="x", sampling={"max_tokens": True}), "whole number from 1", "Correct"),
-        (line(id="b", text="x", sampling={"n": 2}), "`sampling.n` must be 1", "several times"),
+        (line(id="b", text="x", sampling={"n": 0}), "`sampling.n` must be a whole number from 1, not '0'", "Correct"),
+        (line(id="b", text="x", sampling={"n": None}), "`sampling.n` must be a whole number", "Correct"),
     ],
 )
 def test_a_row_that_is_no_prompt_is_named_with_its_line(tmp_path: Path, row: bytes, problem: str, remedy: str) -> None:

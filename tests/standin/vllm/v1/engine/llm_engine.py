@@ -12,10 +12,10 @@ from ...engine.arg_utils import EngineArgs
 from ...exceptions import VLLMClientError
 
 
-def generated(prompt: list[int], max_tokens: int | None, max_model_len: int) -> list[int]:
+def generated(prompt: list[int], max_tokens: int | None, max_model_len: int, sample: int = 0) -> list[int]:
     """What a prompt generates: as many tokens as are asked and fit, from a checksum of the prompt's."""
     room = max_model_len - len(prompt)
-    seed = zlib.crc32(b",".join(b"%d" % token for token in prompt))
+    seed = zlib.crc32(b",".join(b"%d" % token for token in prompt)) + sample
     return [(seed >> (k % 24)) % 997 for k in range(room if max_tokens is None else min(room, max_tokens))]
 
 
@@ -42,7 +42,8 @@ class LLMEngine:
         ids = prompt["prompt_token_ids"]
         if not 0 < len(ids) < self.args.max_model_len:
             raise VLLMClientError(f"a prompt of {len(ids)} tokens does not fit into {self.args.max_model_len}")
-        self.waiting.append([request_id, generated(ids, params.max_tokens, self.args.max_model_len), 0, 0.0])
+        asked = params.max_tokens, self.args.max_model_len
+        self.waiting.append([request_id, [generated(ids, *asked, sample) for sample in range(params.n)], 0, 0.0])
 
     def get_num_unfinished_requests(self) -> int:
         return len(self.waiting) + len(self.running)
@@ -62,15 +63,17 @@ class LLMEngine:
             ),
             None,
         )
-        finished = [request for request in self.running if request[2] >= len(request[1])]
-        self.running = [request for request in self.running if request[2] < len(request[1])]
+        finished = [request for request in self.running if request[2] >= len(request[1][0])]
+        self.running = [request for request in self.running if request[2] < len(request[1][0])]
         if self.log and finished:  # what was generated, whatever becomes of it
             self.log.write(b"".join(b"%s\n" % request[0].encode() for request in finished))
         return [_answer(*request) for request in finished]
 
 
-def _answer(request_id: str, tokens: list[int], _: int, scheduled: float) -> SimpleNamespace:
-    text = " ".join(map(str, tokens))
-    output = SimpleNamespace(token_ids=tokens, text=text, finish_reason="length", stop_reason=None)
+def _answer(request_id: str, samples: list[list[int]], _: int, scheduled: float) -> SimpleNamespace:
+    outputs = [
+        SimpleNamespace(token_ids=tokens, text=" ".join(map(str, tokens)), finish_reason="length", stop_reason=None)
+        for tokens in samples
+    ]
     metrics = SimpleNamespace(scheduled_ts=scheduled)
-    return SimpleNamespace(finished=True, request_id=request_id, outputs=[output], num_cached_tokens=0, metrics=metrics)
+    return SimpleNamespace(finished=True, request_id=request_id, outputs=outputs, num_cached_tokens=0, metrics=metrics)
