@@ -17,15 +17,15 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Sequence
-from importlib import import_module
 from typing import TypeVar, get_args
+
+import numpy as np
 
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.orders.neighbours import neighbour_tests, shuffle_like
 from orderproof.tasks.orders.order import Order, OrderError, read_order, write_order
-from orderproof.tasks.orders.ranking import Ranking
 from orderproof.tasks.orders.view import AnyPrompt, AnyPrompts, PromptView, view_of
-from orderproof.tasks.orders.window import sort_within
+from orderproof.tasks.orders.window import Windows
 from orderproof.tasks.signals import Progress
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Order",
     "OrderError",
     "PromptView",
+    "Windows",
     "expert_friendly_order",
     "make_order",
     "neighbour_tests",
@@ -63,11 +64,12 @@ def make_order(
         SignalError: the embedding model cannot be loaded.
     """
     view = view_of(prompts)
-    ranking: Ranking = import_module(f"orderproof.tasks.orders.{spec.method}").rank(view, spec, progress)
-    parameters = dict(ranking.parameters)
-    if spec.window is not None:
-        parameters["window"] = spec.window
-    return Order(sort_within(ranking.ranks, spec.window), spec.method, parameters, ranking.seeds, dataset_md5)
+    windows, size = Windows(spec), spec.window or max(1, len(view))
+    starts = range(0, max(1, len(view)), size)
+    sent = [
+        start + windows.add(view.part(start, start + size), _within(progress, start, len(view))) for start in starts
+    ]
+    return Order(np.concatenate(sent), spec.method, windows.parameters, windows.seeds, dataset_md5)
 
 
 def expert_friendly_order(
@@ -113,6 +115,11 @@ def restore(outputs: Sequence[T], order: Order) -> list[T]:
         OrderError: another number of outputs than of prompts.
     """
     return order.restore(outputs)
+
+
+def _within(progress: Progress | None, start: int, total: int) -> Progress | None:
+    """Of a window that begins at `start`, told as progress in the whole."""
+    return progress and (lambda done, _: progress(start + done, total))
 
 
 def _md5(view: PromptView) -> str:

@@ -6,13 +6,15 @@ import numpy as np
 
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.orders.order import OrderError
-from orderproof.tasks.orders.ranking import Ranking
+from orderproof.tasks.orders.ranking import NOTHING, Carried, Ranking
 from orderproof.tasks.orders.view import PromptView
 from orderproof.tasks.signals import Progress
 
 
-def rank(prompts: PromptView, spec: OrderSpec, progress: Progress | None = None) -> Ranking:
+def rank(prompts: PromptView, spec: OrderSpec, progress: Progress | None = None, carried: Carried = NOTHING) -> Ranking:
     """Labels in the order of their first appearance: a file that is grouped already stays as it is.
+
+    Windows carry the labels so far, so that a label has the same rank in all of them.
 
     Raises:
         OrderError: a prompt has no label; it is named.
@@ -24,6 +26,8 @@ def rank(prompts: PromptView, spec: OrderSpec, progress: Progress | None = None)
             f"{prompts.where(missing[0])} lacks a `label`{more}: the label order needs one on every prompt. "
             "Add it, or use the method `cluster`, which needs none"
         )
-    places: dict[str | None, int] = {}
-    ranks = (places.setdefault(label, len(places)) for label in prompts.labels)
-    return Ranking(np.fromiter(ranks, np.int64, len(prompts)))
+    places: dict[str | None, int] = {
+        label: k for k, label in enumerate(carried.arrays.get("labels", np.empty(0)).tolist())
+    }
+    ranks = np.fromiter((places.setdefault(label, len(places)) for label in prompts.labels), np.int64, len(prompts))
+    return Ranking(ranks, keeps={"labels": np.array(list(places), np.str_)})

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from orderproof.tasks.jobs import OrderSpec
-from orderproof.tasks.orders.ranking import Ranking
+from orderproof.tasks.orders.ranking import NOTHING, Carried, Ranking
 from orderproof.tasks.orders.view import PromptView
 from orderproof.tasks.signals import Progress
 
 
-def rank(prompts: PromptView, spec: OrderSpec, progress: Progress | None = None) -> Ranking:
+def rank(prompts: PromptView, spec: OrderSpec, progress: Progress | None = None, carried: Carried = NOTHING) -> Ranking:
     """Longest first, in tokens where they are counted, otherwise in characters.
 
     Longest first, because what is too long for the memory then fails in the first minute and not in the last, and

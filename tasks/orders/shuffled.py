@@ -6,19 +6,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.tasks.jobs import OrderSpec
-from orderproof.tasks.orders.ranking import Ranking
+from orderproof.tasks.orders.ranking import NOTHING, Carried, Ranking
 from orderproof.tasks.orders.view import PromptView
 from orderproof.tasks.signals import Progress
 
 
-def shuffle(prompts: int, seed: int) -> NDArray[np.int64]:
-    """int64[prompts]: which prompt is sent k-th. Knows their number alone, so that anyone can make it again."""
-    return np.random.Generator(np.random.PCG64(seed)).permutation(prompts)
+def shuffle(prompts: int, seed: int, window: int = 0) -> NDArray[np.int64]:
+    """int64[prompts]: which prompt is sent k-th. Knows their number alone, so that anyone can make it again.
+
+    Windows draw from streams of their own, of which the first is the whole file's.
+    """
+    return np.random.Generator(np.random.PCG64(seed).jumped(window)).permutation(prompts)
 
 
-def rank(prompts: PromptView, spec: OrderSpec, progress: Progress | None = None) -> Ranking:
+def rank(prompts: PromptView, spec: OrderSpec, progress: Progress | None = None, carried: Carried = NOTHING) -> Ranking:
     """`shuffle`: the k-th prompt of numpy's `Generator(PCG64(seed)).permutation(N)` gets rank k."""
-    permutation = shuffle(len(prompts), spec.seed)
+    permutation = shuffle(len(prompts), spec.seed, carried.windows)
     ranks = np.empty(len(prompts), np.int64)
     ranks[permutation] = np.arange(len(prompts))
     return Ranking(ranks, seeds={"shuffle": spec.seed})

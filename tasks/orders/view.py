@@ -32,6 +32,7 @@ class PromptView:
     lines: Sequence[int] | NDArray[np.int64] | None = None  # in the file, from 1; None: no file
     token_counts: NDArray[np.int64] | None = None  # int64[N]; None: not tokenized
     source: str = "prompts"  # named in messages
+    first: int = 0  # place of the first one, where this is a part
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -39,6 +40,20 @@ class PromptView:
     def texts(self) -> Iterator[str]:
         """All texts, one at a time."""
         return map(self.text, range(len(self)))
+
+    def part(self, start: int, stop: int) -> PromptView:
+        """Some neighbours, fewer where the prompts end; all of them: the view itself."""
+        if not start and stop >= len(self):
+            return self
+        return PromptView(
+            ids=self.ids[start:stop],
+            labels=self.labels[start:stop],
+            text=lambda i: self.text(start + i),
+            lines=None if self.lines is None else self.lines[start:stop],
+            token_counts=None if self.token_counts is None else self.token_counts[start:stop],
+            source=self.source,
+            first=self.first + start,
+        )
 
     def lengths(self) -> tuple[NDArray[np.int64], str]:
         """int64[N] and its unit: tokens where they are counted, otherwise characters."""
@@ -48,7 +63,7 @@ class PromptView:
 
     def where(self, i: int) -> str:
         """Prompt i in words, for a message."""
-        place = f"{self.source}[{i}]" if self.lines is None else f"{self.source}, line {self.lines[i]}"
+        place = f"{self.source}[{self.first + i}]" if self.lines is None else f"{self.source}, line {self.lines[i]}"
         return f"{place} (id {self.ids[i]!r})"
 
 

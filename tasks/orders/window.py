@@ -1,24 +1,80 @@
-"""Any order, within windows: for jobs whose prompts must not wait for the whole file.
+"""An order made window by window: for jobs whose prompts must not wait for each other.
 
-In: ranks and a window. Out: a permutation. Knows nothing of how the ranks came about.
+In: a way to order, and windows of prompts as they come. Out: each window's order, made from that window and a small
+carried state alone, so that a file, a pipe and a growing file give the same order and need the same memory. Knows
+nothing of how ranks come about, nor of files or engines.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from orderproof.tasks.files import atomic_file
+from orderproof.tasks.jobs import OrderSpec
+from orderproof.tasks.orders.ranking import NOTHING, Carried, Ranking
+from orderproof.tasks.orders.view import PromptView
+from orderproof.tasks.signals import Progress
 
-def sort_within(ranks: NDArray[np.int64], window: int | None) -> NDArray[np.int64]:
-    """Sort by rank, stably, within each `window` consecutive prompts of the file (None: within the file).
 
-    Every second window is sorted the other way round, so that where two windows meet the same or similar prompts touch,
-    as they do inside a window.
+class Windows:
+    """A fold: `add` takes the next window and says in which order its prompts are sent.
 
-    Returns:
-        int64[N]: the permutation; prompts never leave their window.
+    A file that is ordered as a whole is one window.
     """
-    number = np.arange(len(ranks)) // (window or max(1, len(ranks)))
-    turned = np.where(number % 2, -ranks, ranks)
-    permutation: NDArray[np.int64] = np.lexsort((turned, number))  # by the last key first; stable
-    return permutation
+
+    def __init__(self, spec: OrderSpec, carried: Carried = NOTHING) -> None:
+        self.spec, self.carried = spec, carried
+        self.parameters: Mapping[str, Any] = {}  # once there was a window: what it takes to make the order again
+        self.seeds: Mapping[str, int] = {}
+
+    def add(self, prompts: PromptView, progress: Progress | None = None) -> NDArray[np.int64]:
+        """Sort a window's prompts by rank, stably, beginning where the window before ended.
+
+        Returns:
+            int64[N]: the k-th to be sent is the [k]-th of the window.
+
+        Raises:
+            OrderError: these prompts cannot be ordered so; the first to blame is named.
+            SignalError: the embedding model cannot be loaded.
+        """
+        rank = import_module(f"orderproof.tasks.orders.{self.spec.method}").rank
+        ranking: Ranking = rank(prompts, self.spec, progress, self.carried)
+        follows = self.carried.last if ranking.follows is None else ranking.follows
+        sent = _sorted(ranking.ranks, follows)
+        window = {} if self.spec.window is None else {"window": self.spec.window}
+        self.parameters, self.seeds = {**ranking.parameters, **window}, ranking.seeds
+        last = int(ranking.ranks[sent[-1]]) if len(sent) else self.carried.last
+        self.carried = Carried(self.carried.windows + 1, last, ranking.keeps)
+        return sent
+
+
+def _sorted(ranks: NDArray[np.int64], follows: int | None) -> NDArray[np.int64]:
+    """By rank, low ones first; the other way round where the window then begins nearer to the rank that it follows.
+
+    So where two windows meet the same or similar prompts touch, as they do inside a window.
+    """
+    turned = (
+        follows is not None and len(ranks) > 0 and abs(int(ranks.max()) - follows) < abs(int(ranks.min()) - follows)
+    )
+    return np.argsort(-ranks if turned else ranks, kind="stable")
+
+
+def write_carried(path: Path, carried: Carried) -> None:
+    """Keep a fold's state, atomically, for a later process to go on with."""
+    last = [] if carried.last is None else [carried.last]
+    with atomic_file(path) as sink:
+        np.savez(sink, allow_pickle=False, windows=carried.windows, last=np.array(last, np.int64),
+                 **{f"own.{name}": array for name, array in carried.arrays.items()})  # fmt: skip
+
+
+def read_carried(path: Path) -> Carried:
+    """What `write_carried` wrote. Raises OSError or ValueError where it is not readable."""
+    with np.load(path, allow_pickle=False) as kept:
+        own = {name.removeprefix("own."): kept[name] for name in kept.files if name.startswith("own.")}
+        return Carried(int(kept["windows"]), int(kept["last"][0]) if len(kept["last"]) else None, own)

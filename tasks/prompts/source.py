@@ -201,6 +201,8 @@ class _Ids(Sequence[str]):
         return len(self.source)
 
     def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [prompt.id for prompt in self.source.read(range(*row.indices(len(self))))]
         return self.source.read([row])[0].id
 
 

@@ -84,6 +84,7 @@ def _forward(network: Any, inputs: Any) -> NDArray[np.float32]:
         return np.asarray(torch.nn.functional.normalize(vectors, dim=1))
 
 
+@functools.lru_cache(maxsize=1)  # windows ask for it again and again
 def _load(model: str) -> Any:
     place = _place(model)
     from huggingface_hub import HfApi

@@ -1,31 +1,126 @@
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import pytest
 
-from orderproof.tasks.orders.window import sort_within
+from orderproof.tasks.jobs import OrderSpec
+from orderproof.tasks.orders import METHODS, Windows, make_order, view_of
+from orderproof.tasks.orders.cluster import LEARNING_PROMPTS
+from orderproof.tasks.orders.ranking import NOTHING, Carried
+from orderproof.tasks.orders.window import read_carried, write_carried
 
-
-def test_without_a_window_equal_ranks_stay_in_the_files_order() -> None:
-    assert sort_within(np.array([1, 0, 1, 0, 1]), None).tolist() == [1, 3, 0, 2, 4]
-
-
-def test_a_window_as_long_as_the_file_is_no_window() -> None:
-    ranks = np.random.default_rng(0).integers(0, 4, 50)
-    assert (sort_within(ranks, 50) == sort_within(ranks, None)).all()
-    assert (sort_within(ranks, 80) == sort_within(ranks, None)).all()
+Make = Callable[..., list[dict[str, Any]]]
 
 
-def test_where_two_windows_meet_the_same_ranks_touch() -> None:
-    ranks = np.tile([0, 1, 2], 8)
-    sorted_ranks = ranks[sort_within(ranks, 12)]
-    assert sorted_ranks.tolist() == [0] * 4 + [1] * 4 + [2] * 8 + [1] * 4 + [0] * 4
+def spec(method: str = "label", window: int | None = None, **more: Any) -> OrderSpec:
+    return OrderSpec.model_validate({"method": method, "window": window, "embedding": "lexical", "seed": 4, **more})
+
+
+def sent(labels: str, window: int | None, method: str = "label") -> str:
+    """Labels, one letter each, in the order of sending."""
+    prompts = [{"text": "x", "label": label} for label in labels]
+    return "".join(labels[i] for i in make_order(spec(method, window), prompts, "").permutation)
+
+
+def streamed(prompts: list[dict[str, Any]], asked: OrderSpec, folder: Path) -> list[int]:
+    """The order that comes out window by window, each made by a fold that knows only what the last one wrote down."""
+    assert asked.window
+    places: list[int] = []
+    write_carried(folder / "carried.npz", NOTHING)
+    for start in range(0, len(prompts), asked.window):
+        windows = Windows(asked, read_carried(folder / "carried.npz"))
+        places += (start + windows.add(view_of(prompts[start : start + asked.window]))).tolist()
+        write_carried(folder / "carried.npz", windows.carried)
+    return places
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("window", [16, 64, 100])
+def test_an_order_is_the_same_whether_its_windows_come_from_a_file_or_one_by_one(
+    some_prompts: Make, tmp_path: Path, method: str, window: int
+) -> None:
+    prompts, asked = some_prompts(170), spec(method, window)
+    places = streamed(prompts, asked, tmp_path)
+    assert places == make_order(asked, prompts, "").permutation.tolist()
+    assert [k // window for k in places] == [k // window for k in range(170)], "a prompt left its window"
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "cluster"])
+def test_a_window_as_long_as_the_file_is_no_window(some_prompts: Make, method: str) -> None:
+    prompts = some_prompts(50)
+    whole = make_order(spec(method), prompts, "").permutation
+    for window in (50, 80):
+        assert np.array_equal(make_order(spec(method, window), prompts, "").permutation, whole)
+
+
+def test_the_beginning_of_an_order_does_not_depend_on_what_comes_later(some_prompts: Make) -> None:
+    prompts = some_prompts(300)
+    for method in METHODS:
+        whole = make_order(spec(method, 60), prompts, "").permutation
+        assert np.array_equal(make_order(spec(method, 60), prompts[:120], "").permutation, whole[:120])
+
+
+def test_a_label_has_the_same_rank_in_all_windows() -> None:
+    assert sent("abcabcabccabbcacabbbcaaccab", 9) == "aaabbbccccccbbbaaaaaabbbccc"
+
+
+def test_a_window_begins_with_what_the_last_one_ended_with() -> None:
+    assert sent("ababcbcbcdcd", 4) == "aabbbbccccdd", "a file that is nearly grouped needs no turning"
+    assert sent("abcdabcddbca", 4) == "abcddcbaabcd"
 
 
 def test_equal_ranks_stay_in_the_files_order_in_turned_windows_too() -> None:
-    assert sort_within(np.array([0, 0, 1, 1, 0, 1]), 2).tolist() == [0, 1, 2, 3, 4, 5]
-    assert sort_within(np.array([0, 0, 0, 1, 1, 0]), 3).tolist() == [0, 1, 2, 3, 4, 5]
+    prompts = [{"text": "x", "label": label} for label in "abababab"]
+    assert make_order(spec("label", 4), prompts, "").permutation.tolist() == [0, 2, 1, 3, 5, 7, 4, 6]
 
 
-def test_no_prompts_have_an_order_too() -> None:
-    assert sort_within(np.zeros(0, np.int64), None).tolist() == []
-    assert sort_within(np.zeros(0, np.int64), 5).tolist() == []
+def test_each_window_is_shuffled_afresh() -> None:
+    permutation = make_order(spec("shuffled", 50), ["x"] * 100, "").permutation
+    assert permutation[:50].tolist() != (permutation[50:] - 50).tolist()
+    assert permutation[:50].tolist() != (permutation[:49:-1] - 50).tolist()
+
+
+def test_clusters_in_windows_find_the_domains_of_the_file(some_prompts: Make) -> None:
+    prompts = some_prompts(1600)
+    asked = spec("cluster", 100, clusters=4)
+    labels = [prompt["label"] for prompt in make_order(asked, prompts, "").apply(prompts)]
+    windows = [labels[k : k + 100] for k in range(0, 1600, 100)]
+    changes = [sum(a != b for a, b in pairwise(window)) for window in windows]
+    assert Counter(changes).most_common(1)[0][0] == 3, "as many changes as a window of four domains needs"
+    learned = windows[LEARNING_PROMPTS // 100 :]
+    assert all(a[-1] == b[0] for a, b in pairwise(learned)), "each begins with the domain that the last one ended with"
+
+
+def test_what_clusters_carry_stops_growing(some_prompts: Make) -> None:
+    windows, sizes, prompts = Windows(spec("cluster", 256, clusters=4)), [], some_prompts(7 * 256)
+    for start in range(0, len(prompts), 256):
+        windows.add(view_of(prompts[start : start + 256]))
+        sizes.append(sum(array.nbytes for array in windows.carried.arrays.values()))
+    learning = LEARNING_PROMPTS // 256 - 1
+    assert sizes[:learning] == sorted(sizes[:learning])
+    assert set(sizes[learning:]) == {sizes[-1]}
+    assert sizes[-1] < sizes[learning - 1]
+
+
+def test_what_is_carried_is_the_same_when_read_again(tmp_path: Path) -> None:
+    for carried in (
+        NOTHING,
+        Carried(3, -7, {"labels": np.array(["été", "b"]), "centres": np.eye(2, dtype=np.float32)}),
+    ):
+        write_carried(tmp_path / "carried", carried)
+        again = read_carried(tmp_path / "carried")
+        assert (again.windows, again.last) == (carried.windows, carried.last)
+        assert all(np.array_equal(again.arrays[name], array) for name, array in carried.arrays.items())
+
+
+def test_a_window_of_no_prompts_changes_no_rank() -> None:
+    windows = Windows(spec("label", 4))
+    windows.add(view_of([{"text": "x", "label": "a"}]))
+    assert windows.add(view_of([])).tolist() == []
+    assert windows.carried.last == 0
