@@ -191,14 +191,17 @@ def validate(job: Name, params: Params = PARAMS, as_json: Json = False) -> None:
 @app.command(
     epilog=_examples(
         "orderproof order prompts.jsonl -o sorted.jsonl",
-        "orderproof order prompts.jsonl --method length --window 256 -o sorted.jsonl",
+        "producer | orderproof order - --window 128 -o - | consumer",
     )
 )
 def order(
     source: Annotated[str, typer.Argument(metavar="IN", help="Prompts, .jsonl or .parquet; `-` for standard input.")],
     output: Annotated[str, typer.Option("-o", "--output", metavar="SORTED", help="`-` for standard output.")],
     method: Annotated[Method, typer.Option(help="How to order.")] = "cluster",
-    window: Annotated[int | None, typer.Option(min=2, help="Order only within so many prompts.")] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(min=2, help="Order only within so many prompts, and write them before the next ones are read."),
+    ] = None,
     clusters: Annotated[int, typer.Option(min=2, help="For `cluster`.")] = 16,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     embedding: Annotated[

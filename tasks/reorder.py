@@ -1,25 +1,41 @@
 """Prompts sorted, and outputs put back, for any other tool: `orderproof order` and `orderproof restore`.
 
 In: files of rows (row_files.py), or `-` for the standard streams. Out: the same rows in another order, in a file
-that is whole or not there. Knows nothing of jobs, engines or trials.
+that is whole or not there, or window by window in a pipe. Knows nothing of jobs, engines or trials.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
+import itertools
 import os
-import shutil
 import sys
-import tempfile
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import IO
+
+import numpy as np
 
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.files import atomic_file
 from orderproof.tasks.jobs import OrderSpec
-from orderproof.tasks.orders import Order, PromptView, make_order
+from orderproof.tasks.orders import Order, PromptView, Windows, make_order
 from orderproof.tasks.orders.view import text_of
-from orderproof.tasks.prompts.row_files import STANDARD_STREAM, Rows, open_rows
+from orderproof.tasks.prompts.ids import SeenKeys, id_key
+from orderproof.tasks.prompts.row_files import (
+    BYTE_ORDER_MARK,
+    STANDARD_STREAM,
+    Row,
+    Rows,
+    may_stream,
+    open_rows,
+    open_source,
+    rows_in,
+    stream_rows,
+)
 from orderproof.tasks.signals import Progress
 
 NAMED_IDS = 5  # of each kind, in a message
@@ -35,19 +51,25 @@ def reorder_file(
     """Write the rows of `source` to `destination` in another order.
 
     Every row needs an `id` (or `custom_id`) of its own; a `label`, or a text as `text_of` finds it, where the order
-    asks for one.
+    asks for one. A window of JSON lines is written as soon as it is there, from a pipe to a pipe before the next one is
+    read, and 16 bytes a row stay in memory.
 
     Raises:
-        RowError, ReorderError, OrderError, SignalError: `destination` is then as it was.
+        RowError, ReorderError, OrderError, SignalError: a file at `destination` is then as it was; what went into a
+            pipe are the windows before the row to blame.
     """
-    with open_rows(source) as rows:
-        _refuse_other_kind(rows, destination)
-        if _same_file(source, destination):
-            raise ReorderError(f"{source}: would be overwritten, but outputs are put back by it. Name another file")
-        _refuse_doubles(rows)
-        order = make_order(spec, _view(rows), rows.md5(), progress=progress)
-        _write(rows, order.permutation.tolist(), destination)
-    return order
+    if str(source) != STANDARD_STREAM and _same_file(source, destination):
+        raise ReorderError(f"{source}: would be overwritten, but outputs are put back by it. Name another file")
+    with open_source(source) as (name, file):
+        if spec.window and may_stream(file):
+            _refuse_other_kind(name, ".jsonl", destination)
+            return _reorder_stream(name, file, destination, spec)
+        with rows_in(name, file) as rows:
+            _refuse_other_kind(name, rows.suffix, destination)
+            _refuse_doubles(rows)
+            order = make_order(spec, _view(rows), rows.md5(), progress=progress)
+            _write(rows, order.permutation.tolist(), destination)
+            return order
 
 
 def restore_file(outputs: str | Path, like: str | Path, destination: str | Path) -> int:
@@ -62,7 +84,7 @@ def restore_file(outputs: str | Path, like: str | Path, destination: str | Path)
     if str(outputs) == str(like) == STANDARD_STREAM:
         raise ReorderError("only one of the two files can come from the standard input. Name the other")
     with open_rows(like) as wanted, open_rows(outputs) as rows:
-        _refuse_other_kind(rows, destination)
+        _refuse_other_kind(rows.name, rows.suffix, destination)
         if _same_file(like, destination):
             raise ReorderError(f"{like}: the prompts would be overwritten by outputs. Name another destination")
         _refuse_doubles(wanted)
@@ -112,12 +134,10 @@ def _refuse_doubles(rows: Rows) -> None:
             )
 
 
-def _refuse_other_kind(rows: Rows, destination: str | Path) -> None:
-    suffix = Path(destination).suffix.lower()
-    if suffix in {".jsonl", ".parquet"} - {rows.suffix}:
+def _refuse_other_kind(name: str, suffix: str, destination: str | Path) -> None:
+    if Path(destination).suffix.lower() in {".jsonl", ".parquet"} - {suffix}:
         raise ReorderError(
-            f"{destination}: rows are written as they are read, and {rows.name} "
-            f"holds {rows.suffix[1:]}. Name a {rows.suffix} file"
+            f"{destination}: rows are written as they are read, and {name} holds {suffix[1:]}. Name a {suffix} file"
         )
 
 
@@ -127,25 +147,66 @@ def _same_file(source: str | Path, destination: str | Path) -> bool:
     return False
 
 
-def _write(rows: Rows, permutation: Sequence[int], destination: str | Path) -> None:
-    """All rows or none."""
+def _reorder_stream(name: str, file: io.BufferedReader, destination: str | Path, spec: OrderSpec) -> Order:
+    """Window by window, each written before the next one is read."""
+    assert spec.window is not None
+    windows, sent, md5 = Windows(spec), array("q"), hashlib.md5(usedforsecurity=False)
+    rows = _distinct(name, stream_rows(name, file, md5.update))
+    mark = BYTE_ORDER_MARK if file.peek(3).startswith(BYTE_ORDER_MARK) else b""
+    with _opened(destination) as sink:
+        sink.write(mark)
+        while window := list(itertools.islice(rows, spec.window)):
+            order = windows.add(_view_of_window(name, window)).tolist()
+            sink.writelines(window[k].whole_line for k in order)
+            sink.flush()
+            sent.extend([len(sent) + k for k in order])
+    return Order(np.frombuffer(sent, np.int64), spec.method, windows.parameters, windows.seeds, md5.hexdigest())
+
+
+def _distinct(name: str, rows: Iterable[Row]) -> Iterator[Row]:
+    seen = SeenKeys()
+    for row in rows:
+        if not seen.add(id_key(row.id)):
+            raise ReorderError(
+                f"{name}: id {row.id!r} on line {row.number} stands already on an earlier line, so outputs could not "
+                "be put back. Give every row its own id"
+            )
+        yield row
+
+
+def _view_of_window(name: str, rows: Sequence[Row]) -> PromptView:
+    def text(i: int) -> str:
+        return text_of(rows[i].record, view.where(i))
+
+    view = PromptView(
+        [row.id for row in rows], [row.label for row in rows], text, [row.number for row in rows], source=name
+    )
+    return view
+
+
+@contextlib.contextmanager
+def _opened(destination: str | Path) -> Iterator[IO[bytes]]:
+    """Where rows go as they come: a file is whole or not there, and what a pipe took is gone."""
     standard = str(destination) == STANDARD_STREAM
     path = Path(destination).resolve()
     if path.is_dir() and not standard:
         raise ReorderError(f"{destination}: is a folder. Name a file")
     try:
-        if not standard and (path.is_file() or not path.exists()):
-            with atomic_file(path) as sink:
-                rows.write(permutation, sink)
-            return
-        # A pipe or device: nothing may be renamed over it.
-        with tempfile.TemporaryFile() as spool, contextlib.ExitStack() as stack:
-            rows.write(permutation, spool)
-            spool.seek(0)
-            stream = sys.stdout.buffer if standard else stack.enter_context(open(path, "wb"))
-            shutil.copyfileobj(spool, stream)
-            stream.flush()
+        with contextlib.ExitStack() as stack:
+            if standard:
+                yield sys.stdout.buffer
+            elif path.is_file() or not path.exists():
+                yield stack.enter_context(atomic_file(path))
+            else:  # a pipe or device: nothing may be renamed over it
+                yield stack.enter_context(open(path, "wb"))
     except BrokenPipeError:
         raise  # the reader has had enough: no mistake of the user's
     except OSError as error:
         raise ReorderError(f"{destination}: cannot be written: {error.strerror}. Check the path and the disk") from None
+
+
+def _write(rows: Rows, permutation: Sequence[int], destination: str | Path) -> None:
+    """All rows, in this order."""
+    with _opened(destination) as sink:
+        rows.write(permutation, sink)
+        sink.flush()

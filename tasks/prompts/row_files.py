@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Protocol
+from typing import IO, Any, BinaryIO, Protocol, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -74,29 +77,83 @@ class Rows(Protocol):
 
 
 @contextlib.contextmanager
+def open_source(source: str | Path) -> Iterator[tuple[str, io.BufferedReader]]:
+    """A file's name for messages, and its bytes. Raises RowError if it cannot be read."""
+    if str(source) == STANDARD_STREAM:
+        yield "standard input", cast(io.BufferedReader, sys.stdin.buffer)
+        return
+    try:
+        file = open(source, "rb")  # noqa: SIM115  (closed below)
+    except OSError as error:
+        raise RowError(f"{source}: cannot be read: {error.strerror}. Check the path") from None
+    with file:
+        yield str(source), file
+
+
+@contextlib.contextmanager
 def open_rows(source: str | Path) -> Iterator[Rows]:
-    """Read a file's rows. A pipe, which cannot be read twice, is spooled first.
+    """Read a file's rows; see `rows_in`."""
+    with open_source(source) as (name, file), rows_in(name, file) as rows:
+        yield rows
+
+
+@contextlib.contextmanager
+def rows_in(name: str, opened: BinaryIO) -> Iterator[Rows]:
+    """The rows of an opened file. A pipe, which cannot be read twice, is spooled first.
 
     Raises:
         RowError: it cannot be read, holds no rows, or a row has no id.
     """
-    standard = str(source) == STANDARD_STREAM
-    name = "standard input" if standard else str(source)
     with contextlib.ExitStack() as stack:
-        try:
-            file: BinaryIO = sys.stdin.buffer if standard else stack.enter_context(open(source, "rb"))
-        except OSError as error:
-            raise RowError(f"{name}: cannot be read: {error.strerror}. Check the path") from None
-        if standard or not os.path.isfile(source):
-            spool = stack.enter_context(tempfile.TemporaryFile())
-            shutil.copyfileobj(file, spool)
-            file = spool
+        file = opened
+        if opened is sys.stdin.buffer or not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            file = stack.enter_context(tempfile.TemporaryFile())
+            shutil.copyfileobj(opened, file)
         file.seek(0)
         kind = _Parquet if file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC else _JsonLines
         rows: Rows = kind(name, file)
         if not rows.ids:
-            raise RowError(f"{name}: there are no rows in it. Give at least one")
+            raise _no_rows(name)
         yield rows
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line as it came."""
+
+    number: int  # in the file, from 1
+    line: bytes  # with its end, without a byte order mark
+    record: Mapping[str, Any]
+    id: str
+    label: str | None
+
+    @property
+    def whole_line(self) -> bytes:
+        """With an end: a last line may lack one, and need not stay last."""
+        return self.line if self.line.endswith(b"\n") else self.line + b"\n"
+
+
+def may_stream(file: io.BufferedReader) -> bool:
+    """Whether rows can be read one after the other: Parquet says at its end how it begins."""
+    return not PARQUET_MAGIC.startswith(file.peek(1)[:1] or b" ")
+
+
+def stream_rows(name: str, file: BinaryIO, hashed: Callable[[bytes], object]) -> Iterator[Row]:
+    """The rows of JSON lines as they come, one in memory at a time. `hashed` gets every byte.
+
+    Raises:
+        RowError: there are none, one is not an object, or one has no id.
+    """
+    number = 0
+    for place, raw in enumerate(file, 1):
+        hashed(raw)
+        line = raw.removeprefix(BYTE_ORDER_MARK) if place == 1 else raw
+        if line and not line.isspace():
+            number = place
+            record = parse_row(name, line, number)
+            yield Row(number, line, record, _id_of(record, f"{name}, line {number}"), _label_of(record))
+    if not number:
+        raise _no_rows(name)
 
 
 class _JsonLines:
@@ -111,7 +168,7 @@ class _JsonLines:
         self._lengths: array[int] = array("q")
         self._newline = b"\n"
         for number, start, line in self._lines():
-            record = self._parse(line, number)
+            record = parse_row(name, line, number)
             self.ids.append(_id_of(record, f"{name}, line {number}"))
             self.labels.append(_label_of(record))
             self.numbers.append(number)
@@ -121,7 +178,7 @@ class _JsonLines:
                 self._newline = b"\r\n"
 
     def record(self, i: int) -> dict[str, Any]:
-        return self._parse(self._bytes(i), self.numbers[i])
+        return parse_row(self.name, self._bytes(i), self.numbers[i])
 
     def md5(self) -> str:
         return _md5(self._file)
@@ -145,20 +202,6 @@ class _JsonLines:
 
     def _bytes(self, i: int) -> bytes:
         return os.pread(self._file.fileno(), self._lengths[i], self._starts[i])
-
-    def _parse(self, line: bytes, number: int) -> dict[str, Any]:
-        try:
-            record = json.loads(line.decode())
-        except UnicodeDecodeError as error:
-            problem = f"byte 0x{line[error.start]:02x} is not UTF-8. Convert the file, perhaps with iconv"
-        except (ValueError, RecursionError) as error:
-            cut = "" if line.endswith(b"\n") else "; no newline ends the line, so the file may be cut off"
-            problem = f"not JSON ({' '.join(str(error).split())}){cut}. Write one object per line"
-        else:
-            if isinstance(record, dict):
-                return record
-            problem = 'not an object. Write one per line, such as {"id": "a", "text": "…"}'
-        raise RowError(f"{self.name}, line {number}: {problem}")
 
 
 class _Parquet:
@@ -187,6 +230,26 @@ class _Parquet:
         with pq.ParquetWriter(sink, self._table.schema, compression="zstd") as writer:
             for start in range(0, len(permutation), PARQUET_BATCH_ROWS):
                 writer.write_table(self._table.take(pa.array(permutation[start : start + PARQUET_BATCH_ROWS])))
+
+
+def parse_row(name: str, line: bytes, number: int) -> dict[str, Any]:
+    """A line of JSON. Raises RowError if it is no object."""
+    try:
+        record = json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        problem = f"byte 0x{line[error.start]:02x} is not UTF-8. Convert the file, perhaps with iconv"
+    except (ValueError, RecursionError) as error:
+        cut = "" if line.endswith(b"\n") else "; no newline ends the line, so the file may be cut off"
+        problem = f"not JSON ({' '.join(str(error).split())}){cut}. Write one object per line"
+    else:
+        if isinstance(record, dict):
+            return record
+        problem = 'not an object. Write one per line, such as {"id": "a", "text": "…"}'
+    raise RowError(f"{name}, line {number}: {problem}")
+
+
+def _no_rows(name: str) -> RowError:
+    return RowError(f"{name}: there are no rows in it. Give at least one")
 
 
 def _md5(file: BinaryIO) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import hashlib
 import json
 import os
 import tempfile
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from orderproof.tasks.files import md5_of
 from orderproof.tasks.orders import PromptView
 from orderproof.tasks.prompts import json_lines, prompt_of_line, read_prompts, refuse_unusable
+from orderproof.tasks.prompts.ids import id_key
 from orderproof.tasks.prompts.rows import Prompt, PromptError, prompt_of, row_word
 from orderproof.tasks.prompts.tokenization import BATCH_PROMPTS, Tokenizer
 
@@ -131,11 +131,6 @@ class PromptSource:
                 raise PromptError(
                     self.path, problem, "Give every prompt its own id", row=other.line, id=other.id, flaw="id"
                 )
-
-
-def id_key(prompt_id: str) -> int:
-    """64 bits of an id's hash: a million ids share none, but once in thirty million files."""
-    return int.from_bytes(hashlib.blake2b(prompt_id.encode(), digest_size=8).digest(), "little")
 
 
 class _JsonLines:

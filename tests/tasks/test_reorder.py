@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -16,11 +17,14 @@ import pytest
 
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.jobs import OrderSpec
-from orderproof.tasks.orders import OrderError
+from orderproof.tasks.orders import OrderError, make_order
 from orderproof.tasks.prompts.row_files import RowError
 from orderproof.tasks.reorder import ReorderError, reorder_file, restore_file
 
 SHUFFLED, LENGTH, LABEL = OrderSpec(method="shuffled", seed=1), OrderSpec(method="length"), OrderSpec(method="label")
+
+
+IMPORTS = "from orderproof.tasks.jobs import OrderSpec; from orderproof.tasks.reorder import *"
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -205,8 +209,7 @@ def test_a_device_is_written_to_and_never_replaced(prompts: Path) -> None:
 
 
 def in_a_pipe(call: str, given: bytes) -> subprocess.CompletedProcess[bytes]:
-    imports = "from orderproof.tasks.jobs import OrderSpec; from orderproof.tasks.reorder import *"
-    return subprocess.run([sys.executable, "-c", f"{imports}; {call}"], input=given, capture_output=True, check=True)
+    return subprocess.run([sys.executable, "-c", f"{IMPORTS}; {call}"], input=given, capture_output=True, check=True)
 
 
 def test_standard_streams_are_pipes_of_both_kinds(prompts: Path, tmp_path: Path) -> None:
@@ -241,3 +244,77 @@ def test_the_lines_are_not_held_in_memory(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < source.stat().st_size / 4
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+WINDOWED = OrderSpec(method="label", window=8)
+
+
+def test_windows_of_a_stream_give_the_order_that_the_whole_file_has(prompts: Path, tmp_path: Path) -> None:
+    order = reorder_file(prompts, tmp_path / "sorted.jsonl", WINDOWED)
+    rows = read_rows(prompts)
+    assert read_rows(tmp_path / "sorted.jsonl") == make_order(WINDOWED, rows, "").apply(rows)
+    assert (order.dataset_md5, len(order)) == (hashlib.md5(prompts.read_bytes()).hexdigest(), 20)
+    restore_file(tmp_path / "sorted.jsonl", prompts, tmp_path / "restored.jsonl")
+    assert (tmp_path / "restored.jsonl").read_bytes() == prompts.read_bytes()
+
+
+def test_a_window_leaves_a_pipe_before_the_next_prompt_enters_it(prompts: Path) -> None:
+    command = f"{IMPORTS}; reorder_file('-', '-', OrderSpec(method='label', window=8))"
+    lines, pipe = prompts.read_bytes().splitlines(keepends=True), subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", command], stdin=pipe, stdout=pipe) as process:
+        assert process.stdin
+        assert process.stdout
+        given: list[bytes] = []
+        for window in (lines[:8], lines[8:16]):
+            process.stdin.write(b"".join(window))
+            process.stdin.flush()  # and stays open: the rest is not even made yet
+            given += [process.stdout.readline() for _ in window]
+        process.stdin.write(b"".join(lines[16:]))
+        process.stdin.close()
+        given += process.stdout.readlines()
+        assert process.wait() == 0
+    assert sorted(given) == sorted(lines)
+    assert given != lines
+
+
+def test_a_stream_of_any_length_needs_the_memory_of_a_window(tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "in.jsonl", [{"id": i, "text": "x" * 2000, "label": i % 5} for i in range(10_000)])
+    tracemalloc.start()
+    reorder_file(source, tmp_path / "out.jsonl", OrderSpec(method="label", window=64))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 << 20, "of 20 MB"
+
+
+def test_a_flaw_in_a_stream_leaves_a_file_as_it_was_and_a_pipe_with_whole_windows(
+    prompts: Path, tmp_path: Path
+) -> None:
+    with open(prompts, "a") as sink:
+        sink.write('{"id": "p3", "text": "again", "label": "a"}\n')
+    target = tmp_path / "sorted.jsonl"
+    target.write_text("as before")
+    with pytest.raises(ReorderError, match=r"prompts\.jsonl: id 'p3' on line 21 stands already on an earlier line"):
+        reorder_file(prompts, target, WINDOWED)
+    assert (target.read_text(), [path.name for path in tmp_path.glob(".*")]) == ("as before", [])
+    command = [sys.executable, "-c", f"{IMPORTS}; reorder_file('-', '-', OrderSpec(method='label', window=8))"]
+    done = subprocess.run(command, input=prompts.read_bytes(), capture_output=True)
+    assert done.returncode
+    assert done.stdout.count(b"\n") == 16
+
+
+def test_a_byte_order_mark_stays_first_in_a_stream_and_a_last_line_gets_its_end(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(b'\xef\xbb\xbf{"id": "a", "text": "x"}\n\n{"id": "b", "text": "longer"}')
+    reorder_file(source, tmp_path / "out.jsonl", OrderSpec(method="length", window=2))
+    assert (tmp_path / "out.jsonl").read_bytes() == (
+        b'\xef\xbb\xbf{"id": "b", "text": "longer"}\n{"id": "a", "text": "x"}\n'
+    )
+
+
+def test_parquet_in_windows_is_read_as_a_whole(tmp_path: Path) -> None:
+    rows = [{"id": str(i), "text": "x", "label": "ab"[i % 2]} for i in range(20)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
+    reorder_file(tmp_path / "in.parquet", tmp_path / "out.parquet", WINDOWED)
+    assert pq.read_table(tmp_path / "out.parquet").to_pylist() == make_order(WINDOWED, rows, "").apply(rows)
