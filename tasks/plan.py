@@ -24,9 +24,10 @@ from orderproof.tasks.evidence import CANDIDATE, CONTROL, SHUFFLED, History, Man
 from orderproof.tasks.history import attempts, detectable_excess_before, noise_sd
 from orderproof.tasks.jobs import Job, OrderSpec
 from orderproof.tasks.models import ModelFacts
-from orderproof.tasks.orders import Order, make_order, shuffle_like
+from orderproof.tasks.orders import Order, make_order, shuffle_like, view_of
 from orderproof.tasks.prompts import TokenizedPrompts
 from orderproof.tasks.refusals import structural_refusal
+from orderproof.tasks.signals.served import Served
 from orderproof.tasks.verdict import Rule, detectable_gain
 
 QUIET_LOOKS, NOISY_LOOKS = (5, 10), (10, 20, 40)
@@ -126,7 +127,7 @@ def make_plan(
         OrderError: the candidate cannot be made of these prompts.
     """
     spec = OrderSpec(method="shuffled", seed=job.measure.seed + 1) if placebo else job.order
-    chosen = make_order(spec, prompts, dataset_md5)
+    chosen = make_order(spec, view_of(prompts, Served.by(job)), dataset_md5)
     if current.method != "file" and np.array_equal(current.permutation, chosen.permutation):
         # The candidate was promoted before: whether it still pays shows against what the job would do without it.
         current = make_order(OrderSpec(method="file"), prompts, dataset_md5)

@@ -37,6 +37,7 @@ from orderproof.tasks.prompts.row_files import (
     stream_rows,
 )
 from orderproof.tasks.signals import Progress
+from orderproof.tasks.signals.served import UNKNOWN, Served
 
 NAMED_IDS = 5  # of each kind, in a message
 
@@ -46,13 +47,21 @@ class ReorderError(OrderproofError):
 
 
 def reorder_file(
-    source: str | Path, destination: str | Path, spec: OrderSpec, *, progress: Progress | None = None
+    source: str | Path,
+    destination: str | Path,
+    spec: OrderSpec,
+    *,
+    served: Served = UNKNOWN,
+    progress: Progress | None = None,
 ) -> Order:
     """Write the rows of `source` to `destination` in another order.
 
     Every row needs an `id` (or `custom_id`) of its own; a `label`, or a text as `text_of` finds it, where the order
     asks for one. A window of JSON lines is written as soon as it is there, from a pipe to a pipe before the next one is
     read, and 16 bytes a row stay in memory.
+
+    Args:
+        served: the model that will answer, for a signal that needs it.
 
     Raises:
         RowError, ReorderError, OrderError, SignalError: a file at `destination` is then as it was; what went into a
@@ -63,11 +72,11 @@ def reorder_file(
     with open_source(source) as (name, file):
         if spec.window and may_stream(file):
             _refuse_other_kind(name, ".jsonl", destination)
-            return _reorder_stream(name, file, destination, spec)
+            return _reorder_stream(name, file, destination, spec, served)
         with rows_in(name, file) as rows:
             _refuse_other_kind(name, rows.suffix, destination)
             _refuse_doubles(rows)
-            order = make_order(spec, _view(rows), rows.md5(), progress=progress)
+            order = make_order(spec, _view(rows, served), rows.md5(), progress=progress)
             _write(rows, order.permutation.tolist(), destination)
             return order
 
@@ -92,11 +101,11 @@ def restore_file(outputs: str | Path, like: str | Path, destination: str | Path)
         return len(wanted.ids)
 
 
-def _view(rows: Rows) -> PromptView:
+def _view(rows: Rows, served: Served) -> PromptView:
     def text(i: int) -> str:
         return text_of(rows.record(i), view.where(i))
 
-    view = PromptView(rows.ids, rows.labels, text, rows.numbers, source=rows.name)
+    view = PromptView(rows.ids, rows.labels, text, rows.numbers, source=rows.name, served=served)
     return view
 
 
@@ -147,7 +156,9 @@ def _same_file(source: str | Path, destination: str | Path) -> bool:
     return False
 
 
-def _reorder_stream(name: str, file: io.BufferedReader, destination: str | Path, spec: OrderSpec) -> Order:
+def _reorder_stream(
+    name: str, file: io.BufferedReader, destination: str | Path, spec: OrderSpec, served: Served
+) -> Order:
     """Window by window, each written before the next one is read."""
     assert spec.window is not None
     windows, sent, md5 = Windows(spec), array("q"), hashlib.md5(usedforsecurity=False)
@@ -156,7 +167,7 @@ def _reorder_stream(name: str, file: io.BufferedReader, destination: str | Path,
     with _opened(destination) as sink:
         sink.write(mark)
         while window := list(itertools.islice(rows, spec.window)):
-            order = windows.add(_view_of_window(name, window)).tolist()
+            order = windows.add(_view_of_window(name, window, served)).tolist()
             sink.writelines(window[k].whole_line for k in order)
             sink.flush()
             sent.extend([len(sent) + k for k in order])
@@ -174,12 +185,17 @@ def _distinct(name: str, rows: Iterable[Row]) -> Iterator[Row]:
         yield row
 
 
-def _view_of_window(name: str, rows: Sequence[Row]) -> PromptView:
+def _view_of_window(name: str, rows: Sequence[Row], served: Served) -> PromptView:
     def text(i: int) -> str:
         return text_of(rows[i].record, view.where(i))
 
     view = PromptView(
-        [row.id for row in rows], [row.label for row in rows], text, [row.number for row in rows], source=name
+        [row.id for row in rows],
+        [row.label for row in rows],
+        text,
+        [row.number for row in rows],
+        source=name,
+        served=served,
     )
     return view
 

@@ -20,6 +20,7 @@ from orderproof.tasks.orders import Order, OrderError, make_order
 from orderproof.tasks.promotion import ORDER_FILE, read_promotion
 from orderproof.tasks.prompts.source import PromptSource
 from orderproof.tasks.prompts.tokenization import Tokenizer
+from orderproof.tasks.signals.served import Served
 
 
 def order_of(
@@ -45,7 +46,7 @@ def order_of(
     wanted = record.model_copy(update={"dataset_md5": source.md5})
     if kept is not None and _same_making(kept.record(), wanted):
         return kept, why
-    return make_order(spec_of(record), _view(source, record, tokenizer()), source.md5), why
+    return make_order(spec_of(record), _view(job, source, record, tokenizer()), source.md5), why
 
 
 def spec_of(record: OrderRecord) -> OrderSpec:
@@ -78,9 +79,9 @@ def _places(source: PromptSource, batch: pa.RecordBatch) -> NDArray[np.int64]:
     return np.stack([batch["position"].to_numpy(), source.places(batch["prompt_id"].to_pylist())], axis=1)
 
 
-def _view(source: PromptSource, record: OrderRecord, tokenizer: Tokenizer) -> Any:
+def _view(job: Job, source: PromptSource, record: OrderRecord, tokenizer: Tokenizer) -> Any:
     in_tokens = record.method == "length" and record.parameters.get("unit") == "tokens"
-    return source.view(tokenizer, labels=record.method == "label", lengths=in_tokens)
+    return source.view(tokenizer, labels=record.method == "label", lengths=in_tokens, served=Served.by(job))
 
 
 def _same_making(one: OrderRecord, other: OrderRecord) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypeVar, get_args
 
 import numpy as np
@@ -27,6 +28,7 @@ from orderproof.tasks.orders.order import Order, OrderError, read_order, write_o
 from orderproof.tasks.orders.view import AnyPrompt, AnyPrompts, PromptView, view_of
 from orderproof.tasks.orders.window import Windows
 from orderproof.tasks.signals import Progress
+from orderproof.tasks.signals.served import UNKNOWN, Served
 
 __all__ = [
     "METHODS",
@@ -57,11 +59,11 @@ def make_order(
 
     Args:
         dataset_md5: of the file that the prompts are in; goes into the record.
-        progress: told of texts as they are embedded.
+        progress: told of prompts as their features are made.
 
     Raises:
         OrderError: these prompts cannot be ordered so; the first to blame is named.
-        SignalError: the embedding model cannot be loaded.
+        SignalError: the signal cannot be taken of them.
     """
     view = view_of(prompts)
     windows, size = Windows(spec), spec.window or max(1, len(view))
@@ -79,7 +81,9 @@ def expert_friendly_order(
     window: int | None = None,
     seed: int = 0,
     clusters: int = DEFAULT.clusters,
+    signal: str | None = None,
     embedding: str = DEFAULT.embedding,
+    model: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Order:
     """An order that puts prompts side by side which are likely to use the same experts.
@@ -88,11 +92,15 @@ def expert_friendly_order(
         prompts: texts, chats (lists of messages), mappings with `text` (and `id`, `label`) or `Prompt`s.
         method: one of METHODS.
         window: order only within so many consecutive prompts.
-        clusters, embedding: of the method `cluster`; embedding `lexical` needs no model.
+        clusters: of the method `cluster`.
+        signal: what `cluster` compares prompts by: `lexical` (no model), `token` (the served model's own embeddings),
+            or `embedding` (a sentence-transformers model), the default.
+        embedding: of the signal `embedding`: which model.
+        model: folder of the served model, for `token`.
 
     Raises:
         OrderError: no such method or parameter, or prompts that cannot be ordered so.
-        SignalError: the embedding model cannot be loaded.
+        SignalError: the signal cannot be taken of them.
     """
     if method not in METHODS:
         near = difflib.get_close_matches(method, METHODS, 1)
@@ -100,11 +108,18 @@ def expert_friendly_order(
         raise OrderError(f"no way to order is called {method!r}: {hint}")
     try:
         spec = OrderSpec.model_validate(
-            {"method": method, "window": window, "seed": seed, "clusters": clusters, "embedding": embedding}
+            {
+                "method": method,
+                "window": window,
+                "seed": seed,
+                "clusters": clusters,
+                "embedding": embedding,
+                **({} if signal is None else {"signal": signal}),
+            }
         )
     except ValueError as error:
         raise OrderError(" ".join(str(error).split())) from None
-    view = view_of(prompts)
+    view = view_of(prompts, Served(Path(model)) if model else UNKNOWN)
     return make_order(spec, view, _md5(view), progress=progress)
 
 

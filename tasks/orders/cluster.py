@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from orderproof.tasks import signals
 from orderproof.tasks.jobs import OrderSpec
+from orderproof.tasks.orders.centres import chain, kmeans, nearest
 from orderproof.tasks.orders.order import OrderError
 from orderproof.tasks.orders.ranking import NOTHING, Carried, Ranking
 from orderproof.tasks.orders.view import PromptView
-from orderproof.tasks.signals import Progress, features
-from orderproof.tasks.signals.threads import one_thread
+from orderproof.tasks.signals import Places, Progress, Signal
 
-FULL_KMEANS_PROMPTS = 20_000  # above it in mini-batches, whose clusters are slightly worse and whose time stays linear
-MINI_BATCH_PROMPTS = 4096
+FIT_PROMPTS = 20_000  # of more prompts, so many drawn at random tell where the clusters are
 LEARNING_PROMPTS = 1024  # from which the clusters of windows are learned
 PROMPTS_PER_CLUSTER = 8  # at least, on average, while they are learned
-STARTS = 4  # of k-means; the tightest clusters win
-BEST_CHAIN_CLUSTERS = 1000  # some seconds; above it, similar clusters still touch, but the chain is not the best
 
 
 def rank(prompts: PromptView, spec: OrderSpec, progress: Progress | None = None, carried: Carried = NOTHING) -> Ranking:
@@ -32,21 +29,38 @@ def rank(prompts: PromptView, spec: OrderSpec, progress: Progress | None = None,
 
     Raises:
         OrderError: a prompt's features are not numbers.
-        SignalError: no such embedding model.
+        SignalError: the signal cannot be taken of these prompts.
     """
-    parameters, seeds = {"clusters": spec.clusters, "embedding": spec.embedding}, {"kmeans": spec.seed}
+    parameters: dict[str, Any] = {"clusters": spec.clusters, "signal": spec.signal}
+    if spec.signal == "embedding":
+        parameters["embedding"] = spec.embedding
+    seeds = {"kmeans": spec.seed}
     if not len(prompts):
         return Ranking(np.zeros(0, np.int64), parameters, seeds, carried.arrays)
-    rows = features(spec.embedding, prompts.texts(), total=len(prompts), progress=progress)
-    _refuse_nan(rows, prompts, spec)
+    signal = signals.load(spec, prompts.served)
     if spec.window is None:
-        members, fitted = kmeans(rows, min(spec.clusters, len(prompts)), spec.seed)
-        used, members = np.unique(members, return_inverse=True)  # a cluster of no prompts would be a link of nothing
-        places = np.empty(len(used), np.int64)
-        places[chain(fitted[used])] = np.arange(len(used))
-        return Ranking(places[members], parameters, seeds)
+        return Ranking(_clustered(signal, prompts, spec, progress), parameters, seeds)
+    rows = signals.stacked(_features(signal, prompts, spec, range(len(prompts)), progress))
     centres, keeps, follows = _learned(rows, spec, carried)
     return Ranking(nearest(rows, centres), parameters, seeds, keeps, follows)
+
+
+def _clustered(signal: Signal, prompts: PromptView, spec: OrderSpec, progress: Progress | None) -> NDArray[np.int64]:
+    """int64[N]: the place of each prompt's cluster in the chain.
+
+    Of more than FIT_PROMPTS a sample is clustered and every prompt then goes to the nearest centre, one chunk after the
+    other, so that time grows with the number of prompts and memory does not.
+    """
+    sample = _sample(len(prompts), spec.seed)
+    rows = _features(signal, prompts, spec, sample, progress)
+    members, centres = kmeans(signals.stacked(rows), min(spec.clusters, len(sample)), spec.seed)
+    if len(sample) < len(prompts):
+        rows = _features(signal, prompts, spec, range(len(prompts)), progress)
+        members = np.concatenate([nearest(chunk, centres) for chunk in rows])
+    used, members = np.unique(members, return_inverse=True)  # a cluster of no prompts would be a link of nothing
+    places = np.empty(len(used), np.int64)
+    places[chain(centres[used])] = np.arange(len(used))
+    return places[members]
 
 
 def _learned(
@@ -66,7 +80,7 @@ def _learned(
     arrays = dict(carried.arrays)
     if "centres" in arrays and "sample" not in arrays:
         return arrays["centres"], arrays, None
-    seen = _stacked([*_unpacked(arrays), rows])
+    seen = signals.stacked([*_unpacked(arrays), rows])
     learning = _packed(seen) if seen.shape[0] < LEARNING_PROMPTS else {}
     if "centres" in arrays and learning and seen.shape[0] < 2 * arrays["fitted"]:
         return arrays["centres"], {"centres": arrays["centres"], "fitted": arrays["fitted"], **learning}, None
@@ -77,15 +91,6 @@ def _learned(
     keeps = {"centres": centres, "fitted": np.array(seen.shape[0]), **learning}
     follows = None if carried.last is None else int(nearest(arrays["centres"][[carried.last]], centres)[0])
     return centres, keeps, follows
-
-
-def nearest(rows: Any, centres: NDArray[np.float32]) -> NDArray[np.int64]:
-    """int64[N]: of each row, sparse or dense, the nearest centre; the same bits on any number of threads."""
-    with one_thread():
-        products = np.asarray(rows @ centres.T)  # a row's own length is the same to all centres
-    distances = np.square(centres).sum(axis=1) - 2 * products
-    found: NDArray[np.int64] = distances.argmin(axis=1).astype(np.int64)
-    return found
 
 
 def _packed(rows: Any) -> dict[str, NDArray[Any]]:
@@ -106,59 +111,25 @@ def _unpacked(arrays: Mapping[str, NDArray[Any]]) -> list[Any]:
     return [sparse.csr_matrix((arrays["sample"], arrays["indices"], arrays["starts"]), shape)]
 
 
-def _stacked(parts: list[Any]) -> Any:
-    if isinstance(parts[0], np.ndarray):
-        return np.concatenate(parts)
-    from scipy import sparse
-
-    return sparse.vstack(parts, format="csr")
-
-
-def kmeans(rows: Any, clusters: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Cluster N rows, sparse or dense: the same bits for the same seed on any number of threads.
-
-    Returns:
-        int64[N]: each row's cluster; float[clusters, features]: their centres.
-    """
-    from sklearn.cluster import KMeans, MiniBatchKMeans
-    from sklearn.exceptions import ConvergenceWarning
-
-    random = np.random.RandomState(np.random.MT19937(seed))  # takes seeds of any size, unlike an int
-    if rows.shape[0] <= FULL_KMEANS_PROMPTS:
-        model = KMeans(clusters, n_init=STARTS, random_state=random)
-    else:
-        model = MiniBatchKMeans(clusters, n_init=STARTS, batch_size=MINI_BATCH_PROMPTS, random_state=random)
-    with one_thread(), warnings.catch_warnings():  # entered after the imports: it pins the libraries that are loaded
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct prompts than clusters: some stay empty
-        model.fit(rows)
-    return model.labels_.astype(np.int64), model.cluster_centers_
+def _sample(n: int, seed: int) -> NDArray[np.int64]:
+    """Places of the prompts that clusters are fitted on, ascending."""
+    if n <= FIT_PROMPTS:
+        return np.arange(n)
+    return np.sort(np.random.Generator(np.random.PCG64(seed)).choice(n, FIT_PROMPTS, replace=False))
 
 
-def chain(centres: NDArray[Any]) -> NDArray[np.int64]:
-    """Put k centres in a row so that neighbours are similar.
-
-    The leaves of their average-linkage tree by cosine distance, turned so that the sum of neighbours' distances is the
-    least (Bar-Joseph, Gifford & Jaakkola, 2001).
-
-    Returns:
-        int64[k]: indices of centres, in the row's order.
-    """
-    from scipy.cluster.hierarchy import leaves_list, linkage
-    from scipy.spatial.distance import pdist
-
-    if len(centres) < 3:
-        return np.arange(len(centres))
-    distances = np.nan_to_num(pdist(centres.astype(np.float64), "cosine"), nan=1.0)  # nan: the centre of empty texts
-    tree = linkage(distances.clip(0), "average", optimal_ordering=len(centres) <= BEST_CHAIN_CLUSTERS)
-    row: NDArray[np.int64] = leaves_list(tree).astype(np.int64)
-    return row
-
-
-def _refuse_nan(rows: Any, prompts: PromptView, spec: OrderSpec) -> None:
-    sums = np.asarray(rows.sum(axis=1)).ravel()
-    bad = np.flatnonzero(~np.isfinite(sums))
-    if bad.size:
-        raise OrderError(
-            f"{prompts.where(int(bad[0]))}: its features by {spec.embedding!r} are not numbers, nor those of "
-            f"{bad.size - 1} more prompts. The embedding model is broken, or overflows on them: use another one"
-        )
+def _features(
+    signal: Signal, prompts: PromptView, spec: OrderSpec, places: Places, progress: Progress | None
+) -> Iterator[Any]:
+    """Chunks of features that are numbers."""
+    done = 0
+    for rows in signals.features(signal, prompts, places, progress):
+        bad = np.flatnonzero(~np.isfinite(np.asarray(rows.sum(axis=1)).ravel()))
+        if bad.size:
+            raise OrderError(
+                f"{prompts.where(int(places[done + bad[0]]))}: its features by the signal {spec.signal!r} are not "
+                f"numbers, nor those of {bad.size - 1} more prompts near it. The signal's model is broken, or "
+                "overflows on them: use another one"
+            )
+        done += rows.shape[0]
+        yield rows

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.tasks.orders.view import AnyPrompts, PromptView, view_of
-from orderproof.tasks.signals import LEXICAL, features
+from orderproof.tasks.signals import lexical, readable
 
 SAMPLE_PROMPTS = 2048  # a million prompts then take hardly longer
 RUN_PROMPTS = 16  # the sample is made of runs of neighbours
@@ -82,7 +82,7 @@ def _sampled_places(n: int, random: np.random.Generator) -> NDArray[np.int64]:
 def _similarities(view: PromptView, sample: list[int]) -> dict[str, Similarity]:
     """Functions of two equal arrays of places in the sample."""
     texts = [view.text(i) for i in sample]
-    rows = features(LEXICAL, texts)
+    rows = lexical.features([readable(text) for text in texts])
     shared = (rows @ rows.T).toarray()
     found: dict[str, Similarity] = {"lexical": lambda a, b: shared[a, b]}
     kinds: dict[str | None, int] = {}

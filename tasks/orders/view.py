@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from orderproof.tasks.orders.order import OrderError
 from orderproof.tasks.prompts.rows import Prompt
 from orderproof.tasks.prompts.tokenization import TokenizedPrompts
+from orderproof.tasks.signals import Places
+from orderproof.tasks.signals.served import UNKNOWN, Served
 
 TEXT_FIELDS = ("text", "prompt", "messages", "input")  # ours, completions, chat, embeddings
 
@@ -33,6 +35,8 @@ class PromptView:
     token_counts: NDArray[np.int64] | None = None  # int64[N]; None: not tokenized
     source: str = "prompts"  # named in messages
     first: int = 0  # place of the first one, where this is a part
+    token_ids: Callable[[Places], Sequence[Sequence[int]]] | None = None  # of some prompts; None: not tokenized
+    served: Served = UNKNOWN  # the model that will answer them
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -45,6 +49,7 @@ class PromptView:
         """Some neighbours, fewer where the prompts end; all of them: the view itself."""
         if not start and stop >= len(self):
             return self
+        token_ids = self.token_ids
         return PromptView(
             ids=self.ids[start:stop],
             labels=self.labels[start:stop],
@@ -53,6 +58,8 @@ class PromptView:
             token_counts=None if self.token_counts is None else self.token_counts[start:stop],
             source=self.source,
             first=self.first + start,
+            token_ids=None if token_ids is None else lambda places: token_ids([start + int(i) for i in places]),
+            served=self.served,
         )
 
     def lengths(self) -> tuple[NDArray[np.int64], str]:
@@ -67,16 +74,29 @@ class PromptView:
         return f"{place} (id {self.ids[i]!r})"
 
 
-def view_of(prompts: PromptView | AnyPrompts) -> PromptView:
-    """See tokenized prompts, or a list of texts, chats, mappings or `Prompt`s; in a list the place serves for an id."""
+def view_of(prompts: PromptView | AnyPrompts, served: Served = UNKNOWN) -> PromptView:
+    """See tokenized prompts, or a list of texts, chats, mappings or `Prompt`s; in a list the place serves for an id.
+
+    Args:
+        served: the model that will answer them, where a way to order needs it.
+    """
     if isinstance(prompts, PromptView):
         return prompts
     if isinstance(prompts, TokenizedPrompts):
-        return PromptView(prompts.ids, prompts.labels, prompts.texts, prompts.lines, prompts.lengths)
+        return PromptView(
+            prompts.ids,
+            prompts.labels,
+            prompts.texts,
+            prompts.lines,
+            prompts.lengths,
+            token_ids=lambda places: [prompts.token_ids(int(i)) for i in places],
+            served=served,
+        )
     return PromptView(
         ids=[str(_field(prompt, "id", i)) for i, prompt in enumerate(prompts)],
         labels=[None if (label := _field(prompt, "label", None)) is None else str(label) for prompt in prompts],
         text=lambda i: text_of(prompts[i], f"prompts[{i}]"),
+        served=served,
     )
 
 

@@ -26,6 +26,7 @@ from orderproof.tasks.prompts import json_lines, prompt_of_line, read_prompts, r
 from orderproof.tasks.prompts.ids import id_key
 from orderproof.tasks.prompts.rows import Prompt, PromptError, prompt_of, row_word
 from orderproof.tasks.prompts.tokenization import BATCH_PROMPTS, Tokenizer
+from orderproof.tasks.signals.served import UNKNOWN, Served
 
 
 class PromptSource:
@@ -58,7 +59,7 @@ class PromptSource:
     ) -> None:
         self._lines.close()
 
-    def read(self, rows: Sequence[int]) -> list[Prompt]:
+    def read(self, rows: Sequence[int] | NDArray[np.int64]) -> list[Prompt]:
         """Some prompts, by their places in the file's order.
 
         Raises:
@@ -98,7 +99,7 @@ class PromptSource:
         at = np.minimum(np.searchsorted(self.keys, wanted, sorter=ranked), len(self) - 1)
         return np.where(self.keys[ranked[at]] == wanted, ranked[at], -1)
 
-    def view(self, tokenizer: Tokenizer, *, labels: bool, lengths: bool) -> PromptView:
+    def view(self, tokenizer: Tokenizer, *, labels: bool, lengths: bool, served: Served = UNKNOWN) -> PromptView:
         """What an order may see. Labels and token counts are read only for a way to order that needs them."""
         return PromptView(
             ids=_Ids(self),
@@ -107,6 +108,8 @@ class PromptSource:
             lines=self._numbers,
             token_counts=self._token_counts(tokenizer) if lengths else None,
             source=str(self.path),
+            token_ids=lambda places: tokenizer(self.read(places))[1],
+            served=served,
         )
 
     def _token_counts(self, tokenizer: Tokenizer) -> NDArray[np.int64]:

@@ -1,51 +1,97 @@
 """Signals: what of a prompt predicts which experts it will use, as numbers.
 
-In: a signal's name and texts. Out: one row of features per text. Knows nothing of orders, engines, MLflow or DVC.
+In: a signal's name and prompts. Out: rows of features, one chunk of prompts after the other, so that a million prompts
+need no more memory than a chunk. Knows nothing of orders, engines, MLflow or DVC.
+
+Each signal is a module here with a function `load`; the names under `OrderSpec.signal` are the registry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from orderproof.tasks.errors import OrderproofError
+from orderproof.tasks.jobs import OrderSpec
+from orderproof.tasks.signals.served import Served
 
-LEXICAL = "lexical"  # any other name is that of a sentence-transformers model
+CHUNK_PROMPTS = 4096
 READ_CHARACTERS = 8192  # of each text: more than any usual embedding model reads, and a bound on time and memory
 
-Progress = Callable[[int, int | None], None]  # (texts done, texts in all if that is known)
+Progress = Callable[[int, int | None], None]  # (prompts done, prompts in all if that is known)
 
 
 class SignalError(OrderproofError):
     """A signal that cannot be taken: which, why, and what to do."""
 
 
-def features(
-    signal: str, texts: Iterable[str], *, total: int | None = None, progress: Progress | None = None
-) -> Any:  # sparse matrices have no common type with arrays
-    """One row of unit length per text (all zeros where a text has nothing to see).
+Places = Sequence[int] | NDArray[np.int64]  # of prompts among all, from 0
 
-    Args:
-        signal: `lexical`, or the name of an embedding model as in signals/embedding.py.
-        texts: streamed; only the first READ_CHARACTERS of each are read.
-        total: how many there are, only to tell `progress`.
 
-    Returns:
-        float32[texts, features]: scipy CSR for `lexical`, else a numpy array.
+class Prompts(Protocol):
+    """N prompts, any of them at hand: what a signal may see."""
+
+    @property
+    def text(self) -> Callable[[int], str]: ...
+
+    @property
+    def token_ids(self) -> Callable[[Places], Sequence[Sequence[int]]] | None:
+        """Of some prompts, as the model meets them; None: not tokenized yet."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+# Some prompts, by their places → float32[places, features], of unit length (all zeros where there is nothing to see):
+# a numpy array or scipy CSR, which have no common type.
+Signal = Callable[[Prompts, Places], Any]
+
+
+@functools.lru_cache(maxsize=2)  # windows ask for it again and again
+def load(spec: OrderSpec, served: Served) -> Signal:
+    """Get a signal ready: whatever model it needs is loaded once.
 
     Raises:
-        SignalError: no such model.
+        SignalError: it cannot be loaded.
     """
-    beginnings = map(_readable, texts)
-    if signal == LEXICAL:
-        from orderproof.tasks.signals import lexical
-
-        return lexical.features(beginnings, total=total, progress=progress)
-    from orderproof.tasks.signals import embedding
-
-    return embedding.features(beginnings, signal, total=total, progress=progress)
+    signal: Signal = import_module(f"orderproof.tasks.signals.{spec.signal}").load(spec, served)
+    return signal
 
 
-def _readable(text: str) -> str:
+def features(
+    signal: Signal, prompts: Prompts, places: Places | None = None, progress: Progress | None = None
+) -> Iterator[Any]:
+    """The rows of all prompts, or of those at `places`, in chunks of CHUNK_PROMPTS.
+
+    Raises:
+        SignalError: as the signal itself.
+    """
+    places = range(len(prompts)) if places is None else places
+    for start in range(0, len(places), CHUNK_PROMPTS):
+        chunk = places[start : start + CHUNK_PROMPTS]
+        yield signal(prompts, chunk)
+        if progress:
+            progress(start + len(chunk), len(places))
+
+
+def stacked(chunks: Iterable[Any]) -> Any:
+    """At least one chunk → one matrix."""
+    from scipy import sparse
+
+    pieces = list(chunks)
+    return sparse.vstack(pieces, format="csr") if sparse.issparse(pieces[0]) else np.concatenate(pieces)
+
+
+def texts_of(prompts: Prompts, places: Places) -> list[str]:
+    """Their beginnings, readable by any tokenizer."""
+    return [readable(prompts.text(int(i))) for i in places]
+
+
+def readable(text: str) -> str:
     """The beginning of a text; half surrogate pairs, which JSON may hold and no tokenizer takes, as question marks."""
     return text[:READ_CHARACTERS].encode("utf-8", "replace").decode()

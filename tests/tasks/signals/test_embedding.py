@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orderproof.tasks.signals import SignalError, embedding, features
-from orderproof.tasks.signals.embedding import PACKAGED
+from orderproof.tasks.signals import SignalError, embedding
+from orderproof.tasks.signals.embedding import PACKAGED, features
 
 TEXTS = [f"{verb} a {noun}" for verb in ("Write", "Explain", "Sort") for noun in ("poem", "list", "proof")] + [
     "",
@@ -15,11 +15,11 @@ TEXTS = [f"{verb} a {noun}" for verb in ("Write", "Explain", "Sort") for noun in
 
 
 def test_rows_are_unit_float32_in_the_order_of_the_texts() -> None:
-    rows = features(PACKAGED, iter(TEXTS))
+    rows = features(TEXTS)
     assert rows.shape == (len(TEXTS), 384)
     assert rows.dtype == np.float32
     assert np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
-    alone = np.concatenate([features(PACKAGED, [text]) for text in TEXTS[:2]])
+    alone = np.concatenate([features([text]) for text in TEXTS[:2]])
     assert np.allclose(rows[:2], alone, atol=1e-4)
 
 
@@ -27,7 +27,7 @@ def test_the_vectors_are_the_librarys_own() -> None:
     from sentence_transformers import SentenceTransformer
 
     theirs = SentenceTransformer(embedding._place(PACKAGED), device="cpu").encode(TEXTS, normalize_embeddings=True)
-    assert np.allclose(features(PACKAGED, TEXTS), theirs, atol=1e-4)
+    assert np.allclose(features(TEXTS), theirs, atol=1e-4)
 
 
 def test_the_number_of_cores_does_not_move_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,37 +37,28 @@ def test_the_number_of_cores_does_not_move_a_bit(monkeypatch: pytest.MonkeyPatch
     before, rows = torch.get_num_threads(), []
     for workers in (1, 4):
         monkeypatch.setattr(embedding, "_workers", lambda workers=workers: workers)
-        rows.append(features(PACKAGED, texts))
+        rows.append(features(texts))
     assert rows[0].tobytes() == rows[1].tobytes()
     assert torch.get_num_threads() == before
 
 
-def test_chunks_keep_the_order_and_progress_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = features(PACKAGED, TEXTS)
-    told: list[tuple[int, int | None]] = []
-    monkeypatch.setattr(embedding, "CHUNK_TEXTS", 4)
-    chunked = features(PACKAGED, TEXTS, total=len(TEXTS), progress=lambda done, total: told.append((done, total)))
-    assert np.allclose(whole, chunked, atol=1e-4)
-    assert told == [(4, 11), (8, 11), (11, 11)]
-
-
 def test_no_texts_make_no_rows() -> None:
-    assert features(PACKAGED, []).shape == (0, 384)
+    assert features([]).shape == (0, 384)
 
 
 def test_a_missing_folder_is_named() -> None:
     with pytest.raises(SignalError, match="no such folder"):
-        features("./models/none", ["a"])
+        features(["a"], "./models/none")
 
 
 def test_an_unknown_hub_id_offline_is_told_in_one_message() -> None:
     with pytest.raises(
         SignalError, match=r"'nobody/no-such-model' cannot be loaded.*hf download nobody/no-such-model"
     ) as refusal:
-        features("nobody/no-such-model", ["a"])
+        features(["a"], "nobody/no-such-model")
     assert "\n" not in str(refusal.value)
 
 
 def test_a_folder_that_holds_no_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(SignalError, match="cannot be loaded"):
-        features(str(tmp_path), ["a"])
+        features(["a"], str(tmp_path))

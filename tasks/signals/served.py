@@ -1,0 +1,27 @@
+"""The served model, as far as a signal may need it.
+
+In: folders and files. Out: a frozen value that says where they are. Opens nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from orderproof.tasks.jobs import Job
+
+
+@dataclass(frozen=True)
+class Served:
+    """What will answer the prompts. None: not known here, so that a signal which needs it says so."""
+
+    model: Path | None = None  # folder of the checkpoint
+    tokenizer: Path | None = None  # folder; None: the model's
+
+    @classmethod
+    def by(cls, job: Job) -> Served:
+        """The model that a job names."""
+        return cls(job.model_path, job.tokenizer_path)
+
+
+UNKNOWN = Served()
