@@ -27,6 +27,7 @@ from orderproof.tasks.batch import recording as batch_recording
 from orderproof.tasks.batch.delivery import Delivered
 from orderproof.tasks.batch.generation import Batch, Generated
 from orderproof.tasks.batch.record import BatchRun, record_of
+from orderproof.tasks.engines import EngineInfo
 from orderproof.tasks.engines.client import VllmEngine
 from orderproof.tasks.jobs import Job, load_job
 from orderproof.tasks.orders import Order
@@ -55,12 +56,9 @@ def run_batch(job: str, params: str = "params.yaml", restart: bool = False) -> B
         order, why = choose_order(this, source, tokenizer)
         batch = generation.begin(this, source, order, tokenizer, restart=restart)
         held.enter_context(batch.checkpoint)
-        generated, engine = Generated(), None
-        if len(batch.checkpoint.pending):
-            with accelerator(), start_engine(this) as engine:
-                generated = generate(batch, engine)
+        generated, engine = generate_pending(batch)
         delivered = restore(batch)
-        run = record_of(batch, why, generated, engine.info if engine else None, delivered, started)
+        run = record_of(batch, why, generated, engine, delivered, started)
         batch.checkpoint.discard()
     return announce_batch(record(this, report(this, run), inputs), this)
 
@@ -78,6 +76,14 @@ def choose_order(
     """The promoted order; for new prompts what its way to order gives; else the file's own."""
     kept = checkpoint.kept_order(job.data_dir / folder)
     return sending.order_of(job, source, lambda: tokenizer, kept)
+
+
+def generate_pending(batch: Batch) -> tuple[Generated, EngineInfo | None]:
+    """An engine for what is still to be sent; none where an earlier run has finished everything."""
+    if not len(batch.checkpoint.pending):
+        return Generated(), None
+    with accelerator(), start_engine(batch.job) as engine:
+        return generate(batch, engine), engine.info
 
 
 @task(name="generate", task_run_name="generate", cache_policy=NO_CACHE)

@@ -106,6 +106,36 @@ def generate(
 
 
 @app.command(
+    epilog=_examples(
+        "orderproof reproduce six-domains",
+        "orderproof reproduce six-domains --json --exit-code",
+        "dvc repro --single-item baseline@six-domains",
+    )
+)
+def reproduce(
+    job: Name,
+    params: Params = PARAMS,
+    restart: Annotated[
+        bool, typer.Option(help="Begin anew; an unfinished reproduction's results are moved aside, never deleted.")
+    ] = False,
+    as_json: Json = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 20 where outputs differ, with 21 where scores moved.")
+    ] = False,
+) -> None:
+    """Run the whole job again in its pinned order and say how its outputs and scores compare with those it has."""
+    this = load_job(params, job)
+    _check_folders(this)
+    kept = f"Results are kept: `orderproof reproduce {job}` goes on"
+    with _prefect(kept):
+        from orderproof.flows.baseline import reproduce_baseline
+
+        made = reproduce_baseline(job, params=str(params.resolve()), restart=restart)
+    _say(made.as_json(), as_json, _reproduction_lines(this, made))
+    raise typer.Exit(made.exit_code if exit_code else 0)
+
+
+@app.command(
     epilog=_examples("orderproof decide six-domains", "orderproof decide six-domains --trial 20261129T144640Z-3f9a")
 )
 def decide(
@@ -270,7 +300,8 @@ def log_again(
     placebo: Annotated[bool, typer.Option(help="Look among the placebo trials.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Send to MLflow what did not reach it before: runs of the batch, and a trial. Sending twice changes nothing."""
+    """Send to MLflow what did not reach it: batches, reproductions and a trial. Sending twice changes nothing."""
+    from orderproof.tasks.baseline.tracking import log_waiting as log_reproductions
     from orderproof.tasks.batch.tracking import log_waiting
     from orderproof.tasks.evidence import find_trial
     from orderproof.tasks.judgement import judge
@@ -280,9 +311,12 @@ def log_again(
 
     this = load_job(params, job)
     revision, reports = git_revision(this.root), reports_of(this, placebo)
-    waiting = [] if trial or placebo else log_waiting(this, dvc_revision=revision)
-    sent = {run.run: run.mlflow_run for run in waiting}
-    told: dict[str, Any] = {"job": job, "trial": None, "mlflow_run": None, "batch_runs": sent}
+    waiting: dict[str, dict[str, str | None]] = {"batch_runs": {}, "reproductions": {}}
+    if not (trial or placebo):
+        waiting["batch_runs"] = {one.run: one.mlflow_run for one in log_waiting(this, dvc_revision=revision)}
+        waiting["reproductions"] = {one.run: one.mlflow_run for one in log_reproductions(this, dvc_revision=revision)}
+    sent = {**waiting["batch_runs"], **waiting["reproductions"]}
+    told: dict[str, Any] = {"job": job, "trial": None, "mlflow_run": None, **waiting}
     if not sent or any(reports.glob("*/manifest.json")):
         found = find_trial(reports, trial)
         run = log_trial(this, found, judge(found), dvc_revision=revision)
@@ -386,6 +420,24 @@ def _batch_lines(job: Job, run: Any) -> list[str]:
         lines.append(f"cost: {run.cost_per_1k_requests:.4g} {run.currency} per thousand requests")
     lines += [f"failed: {id}: {reason}" for id, reason in run.failures]
     return [*lines, *(f"note: {note}" for note in run.notes)]
+
+
+def _reproduction_lines(job: Job, made: Any) -> list[str]:
+    lines = ["", made.sentence(), f"order: {made.order_why}"]
+    lines += [f"changed since the baseline: {change}" for change in made.changes]
+    if not made.changes_known:
+        lines.append(f"{made.baseline} does not say what it rests on: what changed since cannot be told")
+    lines += [f"another baseline than the last time, which differed in: {change}" for change in made.rebased]
+    if said := made.bit_exact():
+        lines.append(said)
+    for one in made.outputs.most_different:
+        lines.append(f"differs: {one.id} from token {one.first_divergence}, {one.similarity:.0%} alike")
+    lines += [f"finish reason: {change} ({times})" for change, times in made.outputs.finish_changes.items()]
+    if scores := made.scores:
+        width = "unknown" if scores.half_width is None else f"±{scores.half_width:.4g}"
+        lines.append(f"score: {scores.difference:+.4g} {width} (95 %) over {scores.outputs} outputs: {scores.answer}")
+    lines.append(f"outputs of this time: {job.root / made.reproduced}")
+    return [*lines, *(f"note: {note}" for note in made.notes)]
 
 
 def _outcome_lines(job: Job, outcome: Any) -> list[str]:

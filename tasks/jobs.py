@@ -27,7 +27,8 @@ from orderproof.tasks.looks import Looks
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 # Folders beside the jobs' own, and the key that lies under every job.
-RESERVED_NAMES = frozenset({"models", "placebo", "validation", "generate", "defaults"})
+RESERVED_NAMES = frozenset({"models", "placebo", "validation", "generate", "baseline", "defaults"})
+BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 IN_THE_JOB_ITSELF = ("prompts", "model")  # dvc.yaml reads `${item.prompts}`, and DVC knows no defaults
 BESIDE_THE_JOBS = ("reporting", "generate")  # top-level keys with `defaults` and a part for each job; never measured
 
@@ -57,14 +58,20 @@ class EngineSpec(_Strict):
     # argv prefix that ends in a Python interpreter; empty: this Python
     command: Annotated[tuple[_Word, ...], Field(strict=False)] = ()
     env: dict[str, _Word] = {}
+    batch_invariant: bool = False  # vLLM's mode in which an output does not depend on what shares its batch
     in_process: bool = True  # VLLM_ENABLE_V1_MULTIPROCESSING=0: deterministic scheduling, true step times
     args: dict[str, Any] = {}  # vLLM's EngineArgs, verbatim
     start_timeout_s: Annotated[float, Field(gt=0)] = 900.0
 
     @property
+    def environment(self) -> dict[str, str]:
+        """What these settings set in the engine's process."""
+        return {**self.env, **({BATCH_INVARIANT: "1"} if self.batch_invariant else {})}
+
+    @property
     def environment_on_record(self) -> dict[str, str]:
         """What records hold of the engine's environment: they go to trackers and remotes, and a token must not."""
-        return {name: "(hidden)" if SECRET.search(name) else value for name, value in self.env.items()}
+        return {name: "(hidden)" if SECRET.search(name) else value for name, value in self.environment.items()}
 
     @property
     def max_num_seqs(self) -> int:
@@ -114,7 +121,7 @@ class MeasureSpec(_Strict):
     seed: Annotated[int, Field(ge=0)] = 0  # from it: shuffle seeds and coins
     prompts: Annotated[int, Field(ge=2)] | None = None  # how many to measure, in windows of the sorted order; None: all
     validity: ValiditySpec = ValiditySpec()
-    scorer: Literal["exact", "contains", "numeric"] | None = None  # how outputs are compared with `reference`
+    scorer: Literal["exact", "contains", "numeric", "regex"] | None = None  # how outputs are compared with `reference`
 
 
 class Reporting(_Strict):
@@ -286,6 +293,11 @@ def _check_engine(params: Path, job: Job) -> None:
     if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
         raise JobError(
             f"{params}: jobs.{job.name}.sampling.n must be a whole number of samples from 1, not {samples!r}"
+        )
+    if job.engine.batch_invariant and job.sampling.get("temperature", 1) != 0 and "seed" not in job.sampling:
+        raise JobError(
+            f"{params}: jobs.{job.name}.engine.batch_invariant promises nothing of outputs that are drawn at random "
+            "without a seed: set sampling.temperature to 0, or give sampling.seed"
         )
 
 

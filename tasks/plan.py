@@ -249,6 +249,8 @@ def _question(job: Job, model: ModelFacts, dataset_md5: str, chosen: Order) -> s
     another margin is asking again.
     """
     engine = job.engine.model_dump(mode="json", include={"args", "in_process"})
+    if job.engine.batch_invariant:
+        engine["batch_invariant"] = True
     asked: dict[str, Any] = {
         "dataset": dataset_md5,
         "model": model.fingerprint,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from orderproof.tasks.baseline.record import ReproductionError, read_newest
 from orderproof.tasks.batch.checkpoint import FOLDER, CheckpointError, progress_of
 from orderproof.tasks.batch.record import BatchRecordError, read_runs
 from orderproof.tasks.evidence import VERDICT_FILE, EvidenceError, History, Trial, read_history
@@ -47,6 +48,8 @@ def job_status(job: Job) -> dict[str, Any]:
         - `last_run`: null, or the newest batch that came to its end: `run`, `ended`, `order`, `prompts`, `failed`,
           `throughput_req_s`, `throughput_tok_s`, `outputs`, `current` (the outputs are of the prompts as they are now),
           `sent` (MLflow has it)
+        - `reproduction`: null, or the newest: `run`, `ended`, `answer`, `identical` of `compared` outputs, `scores`
+          (their answer), `changes` (how many settings), `current` (of the outputs that the job has now; null: none)
         - `incomplete`: trials without a verdict, which were stopped or are being measured now
         - `problems`: what is missing or broken, in words
     """
@@ -69,6 +72,7 @@ def job_status(job: Job) -> dict[str, Any]:
         "alpha_left": job.measure.alpha / 2**spent,
         "checkpoint": _checkpoint(job, problems),
         "last_run": _last_run(job, problems),
+        "reproduction": _reproduction(job, problems),
         "incomplete": [trial.folder.name for trial in trials if not (trial.folder / VERDICT_FILE).exists()],
         "problems": problems,
     }
@@ -191,6 +195,30 @@ def _last_run(job: Job, problems: list[str]) -> dict[str, Any] | None:
     }
 
 
+def _reproduction(job: Job, problems: list[str]) -> dict[str, Any] | None:
+    try:
+        made = read_newest(job)
+    except ReproductionError as error:
+        problems.append(f"reproduction: {_first_line(error)}")
+        return None
+    if made is None:
+        return None
+    try:
+        current: bool | None = md5_of(job.root / made.baseline) == made.baseline_md5
+    except OSError:
+        current = None
+    return {
+        "run": made.run,
+        "ended": made.ended_utc,
+        "answer": made.answer,
+        "identical": made.outputs.identical,
+        "compared": made.outputs.compared,
+        "scores": made.scores.answer if made.scores else None,
+        "changes": len(made.changes),
+        "current": current,
+    }
+
+
 def _holds(path: Path, content: bytes) -> bool:
     try:
         return path.read_bytes() == content
@@ -257,6 +285,13 @@ def _batch_facts(one: dict[str, Any]) -> list[tuple[str, str]]:
             facts.append(("", f"of another version of the prompts: `orderproof generate {one['job']}` makes new ones"))
         if not last["sent"]:
             facts.append(("", f"not in MLflow yet: `orderproof log {one['job']}` sends it"))
+    if made := one["reproduction"]:
+        scores = f", scores {made['scores']}" if made["scores"] else ""
+        since = f", {made['changes']} settings changed" if made["changes"] else ""
+        facts.append(("reproduction", f"{made['identical']} of {made['compared']} outputs identical{scores}{since}, "
+                                      f"{made['ended']}"))  # fmt: skip
+        if made["current"] is False:
+            facts.append(("", "of other outputs than the job has now"))
     if kept:
         go_on = f"`orderproof generate {one['job']}` goes on, if it is not at work now"
         facts.append(("checkpoint", f"{kept['results']} of {kept['prompts']} results are kept: {go_on}"))

@@ -159,7 +159,7 @@ class VllmEngine:
     def _environment(self) -> dict[str, str]:
         """What the engine's process needs beside what it inherits."""
         one_process = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} if self.spec.in_process else {}
-        return {**QUIET, **one_process, **self.spec.env}
+        return {**QUIET, **one_process, **self.spec.environment}
 
     def _listen(self, child: subprocess.Popen[bytes]) -> None:
         """Events → queue; what is none (the banner of an image or a scheduler) → the log; the end → None."""

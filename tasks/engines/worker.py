@@ -124,6 +124,7 @@ class Session:
                 raise ValueError(
                     f"engine.args.{key} is not one of vLLM's" + (f": did you mean {near[0]!r}?" if near else "")
                 )
+        _refuse_batch_invariance()
         stats_class = _stats_class()
         arguments = EngineArgs(**{**args, "disable_log_stats": False})
         self.engine = LLMEngine.from_engine_args(arguments, stat_loggers=[stats_class])
@@ -338,6 +339,23 @@ def _stats_class() -> Any:
             pass
 
     return StepStats
+
+
+def _refuse_batch_invariance() -> None:
+    """Where vLLM has no batch-invariant mode but would say so late, if at all.
+
+    Tried with 0.32 on CPUs: a mixture of experts does not load ("No Unquantized MoE backend supports …"), a dense model
+    does, and dies at its first step. vLLM's documentation asks for the devices that the message names.
+    """
+    if os.environ.get("VLLM_BATCH_INVARIANT", "0") == "0":
+        return
+    from vllm.platforms import current_platform as platform
+
+    if platform.is_cpu() or (platform.is_cuda() and not platform.has_device_capability(80)):
+        raise ValueError(
+            "vLLM has no batch-invariant mode (engine.batch_invariant, VLLM_BATCH_INVARIANT) for this device: it needs "
+            "an NVIDIA GPU of compute capability 8.0 or higher, an AMD Instinct (gfx90a, gfx942, gfx950) or Intel's XPU"
+        )
 
 
 def _describe(engine: Any) -> dict[str, Any]:

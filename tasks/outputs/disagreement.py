@@ -151,15 +151,28 @@ def spread_of(values: Float64, runs: Int64, se_passes: float | None, passes: int
     """The spread of the mean of values[N].
 
     Over prompts they are clustered by `runs`, the number of each prompt's run of neighbours, since neighbours share
-    batches and flip together: G/(G − 1) · Σ (sum of a run's residuals)² / N² for G runs (Liang & Zeger 1986). Degrees
-    of freedom: the fewer of G − 1 and passes − 2. None with one run only, or where `se_passes` is not known.
+    batches and flip together. Degrees of freedom: the fewer of G − 1 for G runs and passes − 2. None with one run only,
+    or where `se_passes` is not known.
+    """
+    clustered = clustered_se(values, runs)
+    if clustered is None or se_passes is None:
+        return None
+    se, degrees = clustered
+    return Spread(len(values), se, se_passes, min(degrees, passes - 2))
+
+
+def clustered_se(values: Float64, runs: Int64) -> tuple[float, int] | None:
+    """SE of the mean of values[N] clustered by `runs`, and its degrees of freedom G − 1; None with one run only.
+
+    G/(G − 1) · Σ (sum of a run's residuals)² / N² for G runs (Liang & Zeger 1986). Where every value is a run of its
+    own this is the ordinary standard error of a mean, Σ (residual)² / (N(N − 1)).
     """
     numbers, run = np.unique(runs, return_inverse=True)
-    if len(numbers) < 2 or se_passes is None:
+    if len(numbers) < 2:
         return None
     sums = np.bincount(run, weights=values - mean(values))
     variance = math.fsum(sums**2) * len(numbers) / (len(numbers) - 1) / len(values) ** 2
-    return Spread(len(values), math.sqrt(variance), se_passes, min(len(numbers) - 1, passes - 2))
+    return math.sqrt(variance), len(numbers) - 1
 
 
 def mean(values: Sequence[float] | Float64) -> float:

@@ -66,9 +66,19 @@ def first_divergence(
         ]
 
     return {
-        "aa": _summary(partings(pairwise(shuffles))),
-        "ab": _summary(partings(zip(shuffles, candidates, strict=False))),
+        "aa": summary(partings(pairwise(shuffles))),
+        "ab": summary(partings(zip(shuffles, candidates, strict=False))),
     }
+
+
+def first_differences(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Int64:
+    """Where outputs part, row by row of two columns of token lists (int32) of the same length.
+
+    Returns: int64[rows]: index of the first token that differs; the shorter one's length if it begins the other; −1
+        where they are equal.
+    """
+    rows = np.arange(len(one))
+    return _partings(_Tokens(one, rows), _Tokens(other, rows), rows)
 
 
 def most_different(
@@ -94,7 +104,7 @@ def most_different(
         DifferentOutputs(
             prompt_id=ids[prompt],
             first_divergence=int(partings[prompt]),
-            similarity=_similarity(before.of_prompt(prompt), after.of_prompt(prompt)),
+            similarity=similarity(before.of_prompt(prompt), after.of_prompt(prompt)),
             control=control["text"][before.rows[prompt]].as_py(),
             candidate=candidate["text"][after.rows[prompt]].as_py(),
         )
@@ -146,7 +156,8 @@ def _first_differences(a: NDArray[np.int32], a_starts: Int64, b: NDArray[np.int3
     return np.where(first < ends, first - starts, np.where(equal, -1, common))
 
 
-def _summary(partings: Sequence[Int64]) -> dict[str, float | None]:
+def summary(partings: Sequence[Int64]) -> dict[str, float | None]:
+    """What `first_divergence` tells of pairs of passes, given −1 or the first differing token for each prompt."""
     found = np.concatenate([np.empty(0, np.int64), *partings])
     found = found[found >= 0]
     quartiles = np.percentile(found, (25, 50, 75)).tolist() if len(found) else (None, None, None)
@@ -158,5 +169,6 @@ def _summary(partings: Sequence[Int64]) -> dict[str, float | None]:
     }
 
 
-def _similarity(one: list[int], other: list[int]) -> float:
+def similarity(one: Sequence[int], other: Sequence[int]) -> float:
+    """Of two outputs' tokens, 0 to 1: difflib's ratio, 2·matches / (tokens of both). Takes quadratic time."""
     return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio()

@@ -7,11 +7,13 @@ write a function of (text, reference) and name it in `SCORERS`.
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 import unicodedata
 from collections import deque
 from collections.abc import Callable
 from decimal import Decimal
+from typing import Any
 
 from orderproof.tasks.errors import OrderproofError
 
@@ -26,6 +28,7 @@ NUMBER = re.compile(
     """,
     re.VERBOSE,
 )
+REGEX_LIMIT_S = 5.0
 GROUPING = {"by_comma": ",", "by_point": ".", "by_other": "٬'’\u00a0\u202f", "plain": ""}
 
 
@@ -66,6 +69,33 @@ def numeric(text: str, reference: str) -> bool:
     return last_number(text) == expected
 
 
+def regex(text: str, reference: str) -> bool:
+    """The reference is a pattern (of the library `regex`, whose syntax is that of `re`) and matches somewhere.
+
+    A pattern may take a time that doubles with every character; one that is not done after REGEX_LIMIT_S is an error,
+    because a score must not depend on how busy a machine is.
+    """
+    if not reference.strip():
+        raise ScorerError("scorer 'regex' needs a reference that is a pattern, and an empty one matches every text")
+    try:
+        return _pattern(reference).search(text, timeout=REGEX_LIMIT_S) is not None
+    except TimeoutError:
+        raise ScorerError(
+            f"scorer 'regex': the pattern {reference!r} was not done after {REGEX_LIMIT_S:.0f} s with a text of "
+            f"{len(text)} characters: repetitions inside repetitions, as in (a+)+, take that long; write it without"
+        ) from None
+
+
+@functools.lru_cache(maxsize=1024)
+def _pattern(reference: str) -> Any:
+    import regex as library
+
+    try:
+        return library.compile(reference)
+    except library.error as error:
+        raise ScorerError(f"scorer 'regex': the reference {reference!r} is no pattern: {error}") from None
+
+
 def last_number(text: str) -> Decimal | None:
     """The last number in a text, digits of any script; None if there is none.
 
@@ -86,4 +116,9 @@ def _plain(text: str) -> str:
     return " ".join(unicodedata.normalize("NFC", text).casefold().split())
 
 
-SCORERS: dict[str, Callable[[str, str], bool]] = {"exact": exact, "contains": contains, "numeric": numeric}
+SCORERS: dict[str, Callable[[str, str], bool]] = {
+    "exact": exact,
+    "contains": contains,
+    "numeric": numeric,
+    "regex": regex,
+}

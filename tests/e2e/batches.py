@@ -15,6 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from orderproof.tasks.baseline import pinned
+from orderproof.tasks.baseline.record import Reproduction
+from orderproof.tasks.baseline.reproduction import compare
 from orderproof.tasks.batch import checkpoint, generation, sending
 from orderproof.tasks.batch.delivery import Delivered, deliver
 from orderproof.tasks.batch.generation import Generated
@@ -125,6 +128,27 @@ def recorded_batch(
         run = record_of(batch, why, generated, engine.info if engine else None, delivered, started)
         batch.checkpoint.discard()
         return generated, delivered, run
+
+
+def reproduce(job: Job, *, start: Callable[[Job], AbstractContextManager[Engine]] | None = None) -> Reproduction:
+    """What flows/baseline.py does, without Prefect, trackers and DVC."""
+    tokenizer: Any = Bytes()
+    started = datetime.datetime.now(datetime.UTC)
+    with ExitStack() as held:
+        held.enter_context(checkpoint.only_run(job.data_dir, wait=False, lock_file=pinned.LOCK_FILE))
+        source = held.enter_context(PromptSource(job.prompts_path))
+        baseline = pinned.find_baseline(job, source)
+        kept = checkpoint.kept_order(job.data_dir / pinned.FOLDER)
+        order, why = sending.order_of(job, source, lambda: tokenizer, kept)
+        batch = generation.begin(job, source, order, tokenizer, folder=pinned.FOLDER)
+        held.enter_context(batch.checkpoint)
+        generated, engine = Generated(), None
+        if len(batch.checkpoint.pending):
+            with (start or standin)(job) as engine:
+                generated = generation.generate(batch, engine)
+        made = compare(batch, baseline, why, generated, engine.info if engine else None, started)
+        batch.checkpoint.discard()
+    return made
 
 
 def standin(job: Job) -> VllmEngine:

@@ -95,7 +95,19 @@ def python(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[s
 
 
 def test_the_commands_are_the_promised_ones() -> None:
-    promised = {"measure", "decide", "demote", "validate", "order", "restore", "status", "doctor", "ui"}
+    promised = {
+        "measure",
+        "generate",
+        "reproduce",
+        "decide",
+        "demote",
+        "validate",
+        "order",
+        "restore",
+        "status",
+        "doctor",
+        "ui",
+    }
     assert promised <= set(COMMANDS)
 
 
@@ -137,7 +149,7 @@ def test_no_command_at_all_is_wrong_usage(run: Run) -> None:
 
 # -- wrong usage -------------------------------------------------------------------------------------------------------
 
-OF_A_JOB = ("measure", "decide", "demote", "validate", "status", "log")
+OF_A_JOB = ("measure", "generate", "reproduce", "decide", "demote", "validate", "status", "log")
 
 
 @pytest.mark.parametrize("command", OF_A_JOB)
@@ -166,7 +178,7 @@ def test_words_that_no_command_knows_are_wrong_usage(run: Run, project: Path, ar
     assert "Traceback" not in result.err
 
 
-@pytest.mark.parametrize("command", ["measure", "validate"])
+@pytest.mark.parametrize("command", ["measure", "reproduce", "validate"])
 def test_a_missing_model_is_told_before_anything_starts(run: Run, project: Path, command: str) -> None:
     run(command, "it").refuses(1, "is not a model's folder", "hf download")
 

@@ -321,11 +321,39 @@ def test_samples_are_counted_in_whole_numbers_from_one(tmp_path: Path, samples: 
     assert "jobs.it.sampling.n must be a whole number" in refusal_of(tmp_path, sampling={"n": samples})
 
 
+def test_batch_invariance_is_an_environment_variable_of_the_engine(tmp_path: Path) -> None:
+    job = one(tmp_path, **engine(batch_invariant=True, env={"A": "1"}), sampling={"temperature": 0})
+    assert job.engine.environment == {"A": "1", "VLLM_BATCH_INVARIANT": "1"}
+    assert one(tmp_path, **engine(env={"A": "1"})).engine.environment == {"A": "1"}
+
+
+def test_batch_invariance_of_random_draws_without_a_seed_is_refused(tmp_path: Path) -> None:
+    asked = engine(batch_invariant=True)
+    assert "set sampling.temperature to 0, or give sampling.seed" in refusal_of(tmp_path, **asked)
+    assert one(tmp_path, **asked, sampling={"temperature": 0.7, "seed": 1}).engine.batch_invariant
+
+
 # -- names -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "name", ["a/b", "..", ".", "", "A", "a b", "-a", "été", "a" * 65, "models", "placebo", "validation", "defaults"]
+    "name",
+    [
+        "a/b",
+        "..",
+        ".",
+        "",
+        "A",
+        "a b",
+        "-a",
+        "été",
+        "a" * 65,
+        "models",
+        "placebo",
+        "validation",
+        "baseline",
+        "defaults",
+    ],
 )
 def test_a_name_that_cannot_be_a_folder_is_refused(tmp_path: Path, name: str) -> None:
     assert "cannot name a job" in refusal(tmp_path, {"jobs": {name: JOB}})

@@ -3,11 +3,14 @@
 The worker, its pipes, its process group and its steps are the real ones; only the model is not. What a request
 generates is a function of its prompt's tokens alone, so a test can tell a lost, doubled or swapped output. A step
 takes STANDIN_STEP_MS milliseconds; STANDIN_LOG names a file that is told each finished request.
+With STANDIN_DRIFT=k about every k-th output is another one from its fourth token on; STANDIN_VERSION is the version.
 """
 
 from __future__ import annotations
 
+import os
+
 from .sampling_params import RequestOutputKind, SamplingParams
 
 __all__ = ["RequestOutputKind", "SamplingParams"]
-__version__ = "stand-in"
+__version__ = os.environ.get("STANDIN_VERSION", "stand-in")

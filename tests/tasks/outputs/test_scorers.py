@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import pytest
 
+from orderproof.tasks.outputs import scorers
 from orderproof.tasks.outputs.scorers import SCORERS, ScorerError, last_number, score
 
 
@@ -86,3 +87,23 @@ def test_a_reference_that_cannot_decide_is_an_error() -> None:
         score("numeric", "7", "seven")
     with pytest.raises(ScorerError, match="not empty"):
         score("contains", "anything", " \n")
+
+
+def test_a_pattern_may_match_anywhere() -> None:
+    assert score("regex", "So the answer is (B).", r"answer is \(?B\)?") == 1.0
+    assert score("regex", "the answer is (C)", r"answer is \(?B\)?") == 0.0
+    assert score("regex", "BLUE", "(?i)^blue$") == 1.0
+    assert score("regex", "", ".") == 0.0
+
+
+def test_a_reference_that_is_no_pattern_is_an_error() -> None:
+    with pytest.raises(ScorerError, match=r"'\(B' is no pattern: missing"):
+        score("regex", "(B", "(B")
+    with pytest.raises(ScorerError, match="an empty one matches every text"):
+        score("regex", "anything", " ")
+
+
+def test_a_pattern_that_would_never_end_is_told_and_scores_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scorers, "REGEX_LIMIT_S", 0.2)
+    with pytest.raises(ScorerError, match=r"\(\?:x\+x\+\)\+y.* was not done after"):
+        score("regex", "x" * 5000, "(?:x+x+)+y")

@@ -11,12 +11,16 @@ from types import SimpleNamespace
 from ...engine.arg_utils import EngineArgs
 from ...exceptions import VLLMClientError
 
+DRIFTS_FROM = 3  # token
+
 
 def generated(prompt: list[int], max_tokens: int | None, max_model_len: int, sample: int = 0) -> list[int]:
     """What a prompt generates: as many tokens as are asked and fit, from a checksum of the prompt's."""
     room = max_model_len - len(prompt)
     seed = zlib.crc32(b",".join(b"%d" % token for token in prompt)) + sample
-    return [(seed >> (k % 24)) % 997 for k in range(room if max_tokens is None else min(room, max_tokens))]
+    tokens = [(seed >> (k % 24)) % 997 for k in range(room if max_tokens is None else min(room, max_tokens))]
+    drift = int(os.environ.get("STANDIN_DRIFT", "0"))
+    return [*tokens[:DRIFTS_FROM], *(997 - t for t in tokens[DRIFTS_FROM:])] if drift and not seed % drift else tokens
 
 
 class LLMEngine:

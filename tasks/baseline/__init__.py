@@ -1,0 +1,1 @@
+"""A job generated again in its pinned order, and compared with the outputs that it gave before."""

@@ -1,0 +1,45 @@
+"""What becomes of a reproduction: record, picture, MLflow, DVC, git.
+
+In: a job and its `Reproduction`. Out: the `Reproduction`, with notes on what did not work. Each step may fail for
+itself: the comparison is on disk before any of them.
+"""
+
+from __future__ import annotations
+
+from orderproof.tasks.baseline.picture import draw_divergence
+from orderproof.tasks.baseline.record import Reproduction, keep, keep_newest, reports_of
+from orderproof.tasks.baseline.tracking import log_waiting
+from orderproof.tasks.files import md5_of
+from orderproof.tasks.jobs import Job
+from orderproof.tasks.promotion import ORDER_FILE, dvc, publish
+from orderproof.tasks.promotion.dvc import DvcError
+from orderproof.tasks.recording import Inputs, git_revision
+from orderproof.tasks.tracking import TrackingError
+
+
+def report(job: Job, made: Reproduction, prefect_run: str | None) -> Reproduction:
+    """Keep the record, draw its picture, and send it to MLflow with those that an earlier tracker did not take."""
+    made = made.model_copy(update={"prefect_run": prefect_run})
+    keep(job, made)
+    keep_newest(job, made)
+    draw_divergence(made, reports_of(job) / f"{made.run}.png")
+    try:
+        sent = log_waiting(job, dvc_revision=git_revision(job.root))
+    except TrackingError as error:
+        return made.noting(str(error))
+    return next((one for one in sent if one.run == made.run), made)
+
+
+def record(job: Job, made: Reproduction, inputs: Inputs) -> Reproduction:
+    """Tell DVC of baseline.json, and git as far as the job asks for it; never of inputs that changed meanwhile."""
+    stage, order = dvc.stage_of(job.name, "baseline"), job.data_dir / ORDER_FILE
+    pinned = {made.baseline: made.baseline_md5}
+    if order.exists():
+        pinned[str(order.relative_to(job.root))] = md5_of(order)
+    try:
+        recorded = dvc.record_in_dvc(job.root, stage, {**inputs.files, **pinned}, inputs.params)
+        if not recorded.recorded:
+            return made.noting(f"not recorded in DVC: {recorded.why}")
+        return made.noting(*publish.publish(job.root, stage, job.reporting.publish, made.sentence()).notes)
+    except DvcError as error:
+        return made.noting(f"not recorded in DVC: {error}")

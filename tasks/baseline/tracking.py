@@ -1,0 +1,94 @@
+"""A reproduction sent to MLflow: one run beside the job's trials and batches.
+
+In: a `Reproduction` on disk. Out: the id of its MLflow run, kept in the record; or a `TrackingError`, and the record
+waits for `orderproof log`. Sending it again completes what is there and doubles nothing. Knows nothing of engines or
+Prefect.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from orderproof.tasks.baseline.record import Reproduction, keep, read_runs, reports_of
+from orderproof.tasks.jobs import Job
+from orderproof.tasks.tracking import connected, dataset_input, write_run
+from orderproof.tasks.tracking.runs import LONGEST_PARAMETER_CHARS, RunRecord
+
+RUN_TAG = "orderproof.baseline"
+
+
+def log_reproduction(job: Job, made: Reproduction, *, dvc_revision: str | None = None) -> Reproduction:
+    """Send a reproduction to the tracker, or complete what an earlier call sent of it; the record keeps the id.
+
+    Raises:
+        TrackingError: the tracker is down or refuses.
+    """
+    folder = reports_of(job)
+    with connected(job, f"reproduction {made.run}", folder) as (client, experiment):
+        known = client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{made.run}'", max_results=1)
+        record = _record(made, dvc_revision)
+        dataset = dataset_input(job, made.dataset_md5, {"prompts": made.outputs.outputs})
+        run_id = write_run(client, experiment, record, known[0] if known else None, dataset)
+        for path in (folder / f"{made.run}.json", folder / f"{made.run}.png"):
+            if path.exists():
+                client.log_artifact(run_id, str(path))
+        client.set_terminated(run_id, end_time=record.end_ms)
+    sent = made.model_copy(update={"mlflow_run": run_id})
+    keep(job, sent)
+    return sent
+
+
+def log_waiting(job: Job, *, dvc_revision: str | None = None) -> list[Reproduction]:
+    """Send every reproduction that no tracker has taken yet, oldest first.
+
+    Raises:
+        TrackingError: the tracker is down or refuses; those that it took are kept as sent.
+    """
+    return [log_reproduction(job, made, dvc_revision=dvc_revision) for made in read_runs(job) if not made.mlflow_run]
+
+
+def _record(made: Reproduction, dvc_revision: str | None) -> RunRecord:
+    tags = {
+        RUN_TAG: made.run,
+        "answer": made.answer,
+        "dataset_md5": made.dataset_md5,
+        "baseline_md5": made.baseline_md5,
+        "order_sha256": made.order.sha256,
+        "versions": ", ".join(f"{name} {version}" for name, version in sorted(made.versions.items())),
+        "prefect_run": made.prefect_run,
+        "dvc_revision": dvc_revision,
+        "mlflow.note.content": made.sentence(),
+    }
+    params = {
+        "order": made.order.method,
+        "changes": "; ".join(made.changes) or ("none" if made.changes_known else "unknown"),
+        "batch_invariant": str(made.batch_invariant),
+    }
+    return RunRecord(
+        pass_id="",
+        name=f"reproduce {made.started_utc}",
+        start_ms=_ms(made.started_utc),
+        end_ms=_ms(made.ended_utc),
+        tags={key: value for key, value in tags.items() if value is not None},
+        params={key: value[:LONGEST_PARAMETER_CHARS] for key, value in params.items()},
+        metrics=_metrics(made),
+    )
+
+
+def _metrics(made: Reproduction) -> dict[str, float]:
+    seen, scores = made.outputs, made.scores
+    counts = ("outputs", "compared", "identical", "diverged", "altered", "failed_then", "failed_now")
+    figures: dict[str, float | None] = {
+        **{name: float(getattr(seen, name)) for name in counts},
+        "identical_share": seen.identical_share,
+        "first_divergence_median": seen.first_divergence.get("median"),
+        "wall_s": made.wall_s,
+    }
+    if scores:
+        figures |= {"score_then": scores.then, "score_now": scores.now}
+        figures |= {"score_difference": scores.difference, "score_se": scores.se}
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def _ms(utc: str) -> int:
+    return int(datetime.fromisoformat(utc).timestamp() * 1000)
