@@ -1,0 +1,34 @@
+"""What a step costs: `base(batch) + c × Σ_layers distinct experts`, plus what reading prompt tokens costs.
+
+In: per step its sequences, experts and prompt tokens. Out: milliseconds. Knows nothing of how constants are found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """The constants of one model on one machine.
+
+    Between the batch sizes given, base is interpolated; outside of them it is held, because nothing is known there.
+    """
+
+    batches: tuple[float, ...]  # ascending
+    base_ms: tuple[float, ...]  # at each of `batches`
+    expert_ms: float  # c: of one distinct expert in one layer
+    source: str  # where the constants come from, in words for a reader
+    prefill_token_ms: float = 0.0
+
+    def ms(self, running: ArrayLike, experts: ArrayLike, prefill_tokens: ArrayLike) -> NDArray[np.float64]:
+        """Milliseconds of steps.
+
+        Args:
+            running: [steps] sequences; experts: [steps] Σ over layers; prefill_tokens: [steps].
+        """
+        base = np.interp(np.asarray(running, np.float64), self.batches, self.base_ms)
+        return base + self.expert_ms * np.asarray(experts) + self.prefill_token_ms * np.asarray(prefill_tokens)
