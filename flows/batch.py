@@ -27,8 +27,7 @@ from orderproof.tasks.batch import recording as batch_recording
 from orderproof.tasks.batch.delivery import Delivered
 from orderproof.tasks.batch.generation import Batch, Generated
 from orderproof.tasks.batch.record import BatchRun, record_of
-from orderproof.tasks.engines import EngineInfo
-from orderproof.tasks.engines.client import VllmEngine
+from orderproof.tasks.engines import Engine, EngineInfo
 from orderproof.tasks.jobs import Job, load_job
 from orderproof.tasks.orders import Order
 from orderproof.tasks.prompts.source import PromptSource
@@ -87,7 +86,7 @@ def generate_pending(batch: Batch) -> tuple[Generated, EngineInfo | None]:
 
 
 @task(name="generate", task_run_name="generate", cache_policy=NO_CACHE)
-def generate(batch: Batch, engine: VllmEngine) -> Generated:
+def generate(batch: Batch, engine: Engine) -> Generated:
     """What is still to be sent, each answer on disk as it finishes."""
     kept, total = batch.checkpoint.resumed, len(batch.source)
     if kept:

@@ -20,7 +20,7 @@ from orderproof.tasks import expectations, recording, trial
 from orderproof.tasks import plan as plans
 from orderproof.tasks.earlier import answered
 from orderproof.tasks.engines import Engine
-from orderproof.tasks.engines.client import VllmEngine
+from orderproof.tasks.engines.replicas import engine_of
 from orderproof.tasks.evidence import Trial, read_history
 from orderproof.tasks.jobs import Job, load_job
 from orderproof.tasks.judgement import judge
@@ -82,9 +82,9 @@ def make_plan(job: Job, prompts: TokenizedPrompts, placebo: bool) -> Plan:
     return plans.make_plan(job, model, prompts, md5, current, history, placebo=placebo, placebos=placebos)
 
 
-def start_engine(job: Job) -> VllmEngine:
-    """vLLM in a child process; its memory is free again when the context ends."""
-    return VllmEngine(job.engine, job.model_path, job.sampling, job.root / ".orderproof" / "logs" / f"{job.name}.log")
+def start_engine(job: Job) -> Engine:
+    """vLLM in a child process for each replica; its memory is free again when the context ends."""
+    return engine_of(job.engine, job.model_path, job.sampling, job.root / ".orderproof" / "logs" / f"{job.name}.log")
 
 
 @task(name="warm-up", task_run_name="register and warm up", cache_policy=NO_CACHE)

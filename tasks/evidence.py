@@ -130,6 +130,7 @@ class Pass(_Frozen):
     probe_before_s: float
     probe_after_s: float
     accelerator: dict[str, float] = {}  # clocks, temperature, throttling, where the vendor's library is there
+    replica_wall_s: tuple[float, ...] = ()  # when each replica was done; empty: there is one
     step_ms_series: tuple[float, ...] = ()  # medians of up to 100 equal runs of steps
     running_series: tuple[float, ...] = ()
     invalid: tuple[str, ...] = ()  # reasons; empty: valid

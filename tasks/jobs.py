@@ -12,6 +12,7 @@ measurement, and `generate` how a batch behaves: changing them measures and gene
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,6 +63,14 @@ class EngineSpec(_Strict):
     in_process: bool = True  # VLLM_ENABLE_V1_MULTIPROCESSING=0: deterministic scheduling, true step times
     args: dict[str, Any] = {}  # vLLM's EngineArgs, verbatim
     start_timeout_s: Annotated[float, Field(gt=0)] = 900.0
+    replicas: Annotated[int, Field(ge=1)] = 1  # engines that share the order, each with devices of its own
+    # of each replica: accelerators, or processors for a CPU engine; None: equal parts of what it may use
+    devices: Annotated[tuple[Annotated[tuple[_Word, ...], Field(strict=False)], ...], Field(strict=False)] | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Devices that vLLM takes for one replica: tensor × pipeline parallel."""
+        return math.prod(int(self.args.get(f"{kind}_parallel_size", 1)) for kind in ("tensor", "pipeline"))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -289,6 +298,7 @@ def _check_engine(params: Path, job: Job) -> None:
     ):
         if key in job.engine.args:
             raise JobError(f"{where}.{key} cannot be set here: {why}")
+    _check_devices(f"{params}: jobs.{job.name}.engine", job.engine)
     samples = job.sampling.get("n", 1)
     if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
         raise JobError(
@@ -299,6 +309,28 @@ def _check_engine(params: Path, job: Job) -> None:
             f"{params}: jobs.{job.name}.engine.batch_invariant promises nothing of outputs that are drawn at random "
             "without a seed: set sampling.temperature to 0, or give sampling.seed"
         )
+
+
+def _check_devices(where: str, engine: EngineSpec) -> None:
+    parallel = [key for key in ("tensor_parallel_size", "pipeline_parallel_size") if key in engine.args]
+    for key in parallel:
+        size = engine.args[key]
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            raise JobError(f"{where}.args.{key} must be a whole number from 1, not {size!r}")
+    launched = engine.args.get("distributed_executor_backend") == "external_launcher"
+    if engine.args.get("data_parallel_size", 1) != 1 and not launched:  # as vLLM's own LLM class
+        raise JobError(
+            f"{where}.args.data_parallel_size: vLLM refuses data-parallel ranks offline in one process, where they may "
+            "hang: set engine.replicas, which shares the order among independent engines"
+        )
+    if engine.devices is None:
+        return
+    if len(engine.devices) != engine.replicas or not all(engine.devices):
+        raise JobError(f"{where}.devices must list the devices of each of the {engine.replicas} replicas, such as "
+                       f"{[[k] for k in range(engine.replicas)]}")  # fmt: skip
+    named = [device for devices in engine.devices for device in devices]
+    if twice := [device for device in dict.fromkeys(named) if named.count(device) > 1]:
+        raise JobError(f"{where}.devices: {', '.join(twice)} stands there twice, and replicas share no device")
 
 
 def _mapping(params: Path, where: str, value: Any) -> Mapping[str, Any]:

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from orderproof.tasks.engines import Completion, Engine, Failure, Figures, Output, Request
+from orderproof.tasks.engines import Completion, Engine, Failure, Figures, Output, Request, Share
+from orderproof.tasks.engines.requests import RequestList
 from orderproof.tasks.evidence import SAMPLE_END, TOKENS_SCHEMA, Pass, Trial, record, register
 from orderproof.tasks.expectations.prompt_suite import asked_tokens
 from orderproof.tasks.jobs import Job, OrderSpec
@@ -43,7 +44,7 @@ def begin(plan: Plan, engine: Engine, progress: Progress = no_progress) -> Trial
     probes = [engine.probe(plan.job.measure.validity.probe_mib) for _ in range(BASELINE_PROBES)]
     manifest = plan.manifest(engine.info, statistics.median(probes))
     trial = register(reports_of(plan.job, plan.placebo) / manifest.trial, manifest)
-    few = min(len(plan.prompts), WARM_UP_BATCHES * plan.job.engine.max_num_seqs)
+    few = min(len(plan.prompts), WARM_UP_BATCHES * plan.job.engine.max_num_seqs * plan.job.engine.replicas)
     shuffle = _shuffle(plan, manifest.coin_seed)
     warm_up = Order(np.argsort(np.argsort(shuffle.permutation[:few])), "shuffled", {}, shuffle.seeds, plan.dataset_md5)
     picked = np.sort(shuffle.permutation[:few])
@@ -102,13 +103,14 @@ def _run_pass(
     requests = [Request(k, prompts.token_ids(k), prompts.samplings[k]) for k in sent.tolist()]
     started = datetime.datetime.now(datetime.UTC)
     before = engine.probe(mib)
-    figures = engine.run(requests, sampling, sink)
+    asked = list(asked_tokens(plan.job, [request.sampling for request in requests]))
+    figures = engine.run(RequestList(requests, asked), sampling, sink)
     after = engine.probe(mib)
     done = _outputs(sent, answers)
     tokens = _tokens_table(plan, sent, done)
     generated = sum(output.output_tokens for output in done if output)
     timed = _pass_record(trial, place, pass_id, arm, order, started, figures, tokens, generated, (before, after))
-    cut = _cut_short(done, asked_tokens(plan.job, [request.sampling for request in requests]))
+    cut = _cut_short(done, asked)
     reasons = _why_invalid(trial, timed, cut)
     return timed.model_copy(update={"cut_short": cut, "invalid": reasons}), tokens
 
@@ -160,8 +162,14 @@ def _admission(outputs: Sequence[Output | None]) -> list[int]:
     return [int(place) if output else -1 for place, output in zip(rank, outputs, strict=True)]
 
 
-def _inversions(admitted: np.ndarray) -> int:
-    """Requests that were admitted before one sent earlier: an order that the scheduler undid."""
+def _inversions(admitted: np.ndarray, shares: Sequence[Share]) -> int:
+    """Requests that were admitted before one sent earlier: an order that a replica's scheduler undid."""
+    replicas = {share.replica for share in shares}
+    sent = [np.concatenate([admitted[s.start : s.stop] for s in shares if s.replica == k]) for k in replicas]
+    return sum(map(_inverted, sent or [admitted]))
+
+
+def _inverted(admitted: np.ndarray) -> int:
     ran = admitted[admitted >= 0]
     return int((ran < np.maximum.accumulate(ran)).sum()) if len(ran) else 0
 
@@ -210,7 +218,7 @@ def _pass_record(
         time_per_batch_p95_ms=float(np.percentile(steps, 95)) if len(steps) else 0.0,
         running_mean=float(figures.running.mean()) if len(steps) else 0.0,
         preempted=figures.preempted,
-        admission_inversions=_inversions(tokens["admitted"].to_numpy()),
+        admission_inversions=_inversions(tokens["admitted"].to_numpy(), figures.shares),
         prefix_queries=figures.prefix_queries,
         prefix_hits=figures.prefix_hits,
         failed=len(tokens) - finished,
@@ -219,6 +227,7 @@ def _pass_record(
         probe_before_s=probes[0],
         probe_after_s=probes[1],
         accelerator=dict(figures.accelerator),
+        replica_wall_s=figures.replica_s,
         step_ms_series=_series(steps),
         running_series=_series(figures.running),
     )

@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from orderproof.tasks.batch.checkpoint import ALL_RIGHT, FOLDER, Checkpoint, CheckpointError, Result, open_checkpoint
 from orderproof.tasks.batch.provenance import ENGINE_FILE
 from orderproof.tasks.batch.step_summary import StepSummary
 from orderproof.tasks.engines import Engine, EngineError, Failure, Figures, Output, Request
+from orderproof.tasks.engines.requests import ASSUMED_TOKENS, BYTES_PER_TOKEN, predicted_work
 from orderproof.tasks.expectations.output_suite import FINISHED
 from orderproof.tasks.expectations.prompt_suite import asked_samples, asked_tokens
 from orderproof.tasks.files import write_atomically
@@ -90,6 +92,11 @@ def begin(
 
 
 def _key(job: Job, source: PromptSource, model: ModelFacts) -> dict[str, Any]:
+    """Replicas and devices are left out: they say where the work is done and not what is asked.
+
+    They decide, as a crash does, which requests meet in a batch, and a job that lost a device in the night shall go on
+    with those that are left. The run's record tells how many replicas it had.
+    """
     engine = job.engine
     return {
         "dataset_md5": source.md5,
@@ -134,27 +141,46 @@ def generate(batch: Batch, engine: Engine, progress: Progress | None = None) -> 
             raise EngineError(f"the engine answered request {answer.number}, which it was not asked or has answered")
         keep(_result(answer, sent))
 
-    done.figures = engine.run(_requests(batch, flying, keep), batch.job.sampling, sink, done.steps.add)
+    done.figures = engine.run(_Pending(batch, flying, keep), batch.job.sampling, sink, done.steps.add)
     if flying:
         raise EngineError(f"the engine ended without an answer for {len(flying)} prompts, such as "
                           f"{next(iter(flying.values())).id!r}; run the job again to send them")  # fmt: skip
     return done
 
 
-def _requests(batch: Batch, flying: dict[int, _Sent], keep: Callable[[Result], None]) -> Iterator[Request]:
-    """Requests in the order of sending, read and tokenized a little ahead of the engine."""
-    pending = batch.checkpoint.pending
-    for start in range(0, len(pending), READ_AHEAD_PROMPTS):
-        places = pending[start : start + READ_AHEAD_PROMPTS].tolist()
-        prompts = batch.source.read(places)
-        most = asked_tokens(batch.job, (prompt.sampling for prompt in prompts))
-        samples = asked_samples(batch.job, (prompt.sampling for prompt in prompts))
-        tokens = _token_ids(batch.tokenizer, prompts)
+class _Pending:
+    """What is still to be sent, in the order of sending (`Divisible`): read and tokenized when the engine asks."""
+
+    def __init__(self, batch: Batch, flying: dict[int, _Sent], keep: Callable[[Result], None]) -> None:
+        self.batch, self.flying, self.keep = batch, flying, keep
+        self.places = batch.checkpoint.pending
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __iter__(self) -> Iterator[Request]:
+        return self.between(0, len(self))
+
+    def work(self) -> NDArray[np.float64]:
+        """Predicted without reading a prompt: from its bytes, and from the tokens that the job asks."""
+        (tokens,), (samples,) = asked_tokens(self.batch.job, [None]), asked_samples(self.batch.job, [None])
+        asked = samples * (ASSUMED_TOKENS if tokens is None else tokens)
+        return predicted_work(self.batch.source.sizes[self.places] / BYTES_PER_TOKEN, asked)
+
+    def between(self, start: int, stop: int) -> Iterator[Request]:
+        for begin in range(start, stop, READ_AHEAD_PROMPTS):
+            yield from self._read(self.places[begin : min(begin + READ_AHEAD_PROMPTS, stop)].tolist())
+
+    def _read(self, places: list[int]) -> Iterator[Request]:
+        prompts = self.batch.source.read(places)
+        most = asked_tokens(self.batch.job, (prompt.sampling for prompt in prompts))
+        samples = asked_samples(self.batch.job, (prompt.sampling for prompt in prompts))
+        tokens = _token_ids(self.batch.tokenizer, prompts)
         for place, prompt, ids, asked, n in zip(places, prompts, tokens, most, samples, strict=True):
             if isinstance(ids, PromptError):
-                keep(Result(place, prompt.id, 0, asked, n, (), ids.problem))
+                self.keep(Result(place, prompt.id, 0, asked, n, (), ids.problem))
                 continue
-            flying[place] = _Sent(prompt.id, len(ids), asked, n)
+            self.flying[place] = _Sent(prompt.id, len(ids), asked, n)
             yield Request(place, ids, prompt.sampling)
 
 

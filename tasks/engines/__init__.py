@@ -83,6 +83,15 @@ class Steps:
 
 
 @dataclass(frozen=True)
+class Share:
+    """A run of neighbours in the order of sending that one replica was sent."""
+
+    replica: int  # from 0
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
 class Figures:
     """What was measured of one pass. Times in seconds unless the name says otherwise.
 
@@ -98,6 +107,8 @@ class Figures:
     prefix_hits: int
     steal: float = 0.0
     accelerator: Mapping[str, float] = field(default_factory=dict)
+    replica_s: tuple[float, ...] = ()  # when each replica was done; empty: there is one
+    shares: tuple[Share, ...] = ()  # of the replicas, in the order of dealing; empty: one replica, or a stream
 
 
 class Engine(Protocol):
@@ -124,6 +135,7 @@ class Engine(Protocol):
         """Generate for every request in the given order.
 
         Args:
+            requests: those that are `Divisible` (requests.py) are shared among replicas in contiguous parts.
             sink: gets each answer as it finishes.
             watch: gets the steps as they are told of, a few seconds late at most, and then nothing collects them: a
                 run of any length needs the same memory.

@@ -42,8 +42,13 @@ QUIET = {
 class VllmEngine:
     """A vLLM engine in a child process."""
 
-    def __init__(self, spec: EngineSpec, model: Path, sampling: Mapping[str, Any], log: Path) -> None:
+    def __init__(
+        self, spec: EngineSpec, model: Path, sampling: Mapping[str, Any], log: Path, *, replica: int = 0
+    ) -> None:
         """Nothing starts yet. `log` receives all that vLLM prints.
+
+        Args:
+            replica: which one of `spec.replicas` this is, from 0: it keeps to its part of the devices.
 
         Raises:
             EngineError: the model's folder is missing (vLLM would look for a repository of that name for 20 s).
@@ -54,6 +59,7 @@ class VllmEngine:
                 f"Make or download the model there, or correct `model` in params.yaml"
             )
         self.spec, self.model, self.sampling, self.log = spec, model, dict(sampling), log
+        self.replica = replica
         self._info: EngineInfo | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue(4096)
@@ -74,7 +80,8 @@ class VllmEngine:
         self._start()
         try:
             args = {"model": str(self.model), **self.spec.args, "trust_remote_code": False}
-            self._send({"op": "load", "args": args, "sampling": self.sampling, "env": self._environment()})
+            load = {"op": "load", "args": args, "sampling": self.sampling, "env": self._environment()}
+            self._send({**load, "share": self._share()})
             event = self._next(self.spec.start_timeout_s)
             self._info = EngineInfo(event["load_s"], event["versions"], event["machine"], event["settings"])
         except BaseException:
@@ -160,6 +167,15 @@ class VllmEngine:
         """What the engine's process needs beside what it inherits."""
         one_process = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} if self.spec.in_process else {}
         return {**QUIET, **one_process, **self.spec.environment}
+
+    def _share(self) -> dict[str, Any] | None:
+        """Which part of the devices the worker keeps to; None: all that it may use."""
+        spec = self.spec
+        if spec.replicas == 1 and spec.devices is None:
+            return None
+        named = spec.devices[self.replica] if spec.devices else None
+        return {"replica": self.replica, "replicas": spec.replicas, "ranks": spec.ranks, "devices": named,
+                "own": list(spec.env)}  # fmt: skip
 
     def _listen(self, child: subprocess.Popen[bytes]) -> None:
         """Events → queue; what is none (the banner of an image or a scheduler) → the log; the end → None."""

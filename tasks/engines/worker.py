@@ -6,7 +6,8 @@ sends it as text to the interpreter that `engine.command` names. It knows nothin
 sorts nothing, and answers under the numbers that the parent gave.
 
 Commands, in the order in which they may come:
-    {"op": "load", "args": {EngineArgs}, "sampling": {SamplingParams}, "env": {...}}   → loaded | load_failed
+    {"op": "load", "args": {EngineArgs}, "sampling": {SamplingParams}, "env": {...}, "share": {...} or null}
+                                                         → loaded | load_failed
     {"op": "probe", "mib": 256}                          → probed
     {"op": "pass", "sampling": {...}, "queue": 32}       → request lines follow, then "end"
         {"op": "request", "n": 0, "ids": [token, ...], "sampling": {...} or null}
@@ -96,7 +97,7 @@ class Session:
         try:
             if operation == "load":
                 os.environ.update(command["env"])  # here too: a container does not inherit the parent's
-                self.load(command["args"], command["sampling"])
+                self.load(command["args"], command["sampling"], command.get("share"))
             elif operation == "probe":
                 self.emit("probed", seconds=self.probe(command["mib"]))
             elif operation == "pass":
@@ -110,9 +111,10 @@ class Session:
             end_group(1)
         self.out.flush()
 
-    def load(self, args: Line, sampling: Line) -> None:
+    def load(self, args: Line, sampling: Line, share: Line | None) -> None:
         """Check every name before the minutes that loading takes, then load."""
         started = time.perf_counter()
+        devices = keep_to_share(**share) if share else None
         _Sampler(sampling)
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
@@ -129,7 +131,7 @@ class Session:
         arguments = EngineArgs(**{**args, "disable_log_stats": False})
         self.engine = LLMEngine.from_engine_args(arguments, stat_loggers=[stats_class])
         self.stats = stats_class.current
-        self.emit("loaded", load_s=time.perf_counter() - started, **_describe(self.engine))
+        self.emit("loaded", load_s=time.perf_counter() - started, **_describe(self.engine, devices))
 
     def probe(self, mib: int) -> float:
         """Median seconds to stream `mib` MiB through memory, all allowed processors at once."""
@@ -358,7 +360,7 @@ def _refuse_batch_invariance() -> None:
         )
 
 
-def _describe(engine: Any) -> dict[str, Any]:
+def _describe(engine: Any, devices: list[str] | None) -> dict[str, Any]:
     """Versions, device and the settings that vLLM arrived at."""
     import platform
 
@@ -387,8 +389,81 @@ def _describe(engine: Any) -> dict[str, Any]:
             "prefix_caching": bool(config.cache_config.enable_prefix_caching),
             "kv_cache_tokens": blocks * config.cache_config.block_size,
             "in_process": os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0",
+            **({"devices": devices} if devices else {}),
         },
     }
+
+
+def keep_to_share(replica: int, replicas: int, ranks: int, devices: list[str] | None, own: list[str]) -> list[str]:
+    """Keep this process to the devices of one of several replicas, before vLLM touches any, and name them.
+
+    Accelerators where vLLM is built for them, otherwise processors.
+
+    Args:
+        ranks: devices that vLLM takes (accelerators), or worker processes that share them (processors).
+        devices: named by the user; None: an equal part of those that this process may use.
+        own: variables that the user set, which win.
+    """
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu():
+        return _keep_to_processors(replica, replicas, ranks, devices, own)
+    variable = current_platform.device_control_env_var
+    if devices is None:
+        listed = [word for word in os.environ.get(variable, "").split(",") if word]
+        visible = listed or [str(k) for k in range(current_platform.device_count())]
+        if len(visible) < replicas * ranks:
+            raise ValueError(f"{replicas} replicas of {ranks} devices need {replicas * ranks}, and {len(visible)} are "
+                             "visible: lower engine.replicas, or name other devices in engine.devices")  # fmt: skip
+        devices = visible[replica * ranks : (replica + 1) * ranks]
+    os.environ[variable] = ",".join(devices)
+    return devices
+
+
+def _keep_to_processors(
+    replica: int, replicas: int, ranks: int, devices: list[str] | None, own: list[str]
+) -> list[str]:
+    """Bind this process to its processors, with one computing thread for each core of them."""
+    import torch
+
+    if "VLLM_CPU_OMP_THREADS_BIND" in own or not hasattr(os, "sched_setaffinity"):
+        return []
+    if devices is None:
+        cores = _cores(os.sched_getaffinity(0))
+        cores = cores[replica * len(cores) // replicas : (replica + 1) * len(cores) // replicas]
+    else:
+        cores = _cores({int(word) for word in devices})
+    if len(cores) < ranks:
+        raise ValueError(f"replica {replica + 1} of {replicas} has {len(cores)} processor cores for {ranks} workers: "
+                         "lower engine.replicas, or name its processors in engine.devices")  # fmt: skip
+    processors = sorted(processor for core in cores for processor in core)
+    for task in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(task), processors)
+    # vLLM binds the threads of worker processes of its own by this, and leaves those of this process alone.
+    firsts = [str(core[0]) for core in cores]
+    parts = [firsts[rank * len(cores) // ranks : (rank + 1) * len(cores) // ranks] for rank in range(ranks)]
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(",".join, parts))
+    if "OMP_NUM_THREADS" not in own:
+        os.environ["OMP_NUM_THREADS"] = str(len(cores))
+        torch.set_num_threads(len(cores))
+    return [str(processor) for processor in processors]
+
+
+def _cores(processors: set[int]) -> list[list[int]]:
+    """Processors by the core that they share, cores of one package beside each other."""
+
+    def core(processor: int) -> tuple[int, int]:
+        folder = f"/sys/devices/system/cpu/cpu{processor}/topology"
+        try:
+            with open(f"{folder}/physical_package_id") as package, open(f"{folder}/core_id") as number:
+                return int(package.read()), int(number.read())
+        except (OSError, ValueError):
+            return 0, processor
+
+    cores: dict[tuple[int, int], list[int]] = {}
+    for processor in sorted(processors):
+        cores.setdefault(core(processor), []).append(processor)
+    return [cores[key] for key in sorted(cores)]
 
 
 def _processor() -> str:

@@ -73,6 +73,13 @@ class PromptSource:
         self.refuse_edits()
         return prompts
 
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """Bytes of each prompt's row, int64[N]; of the last one, which nothing follows, the mean."""
+        between = np.diff(self._offsets)
+        sizes: NDArray[np.int64] = np.append(between, int(between.mean()) if len(between) else 1)
+        return sizes
+
     def refuse_edits(self) -> None:
         """Raise PromptError if the file has other content than when this began; a mere touch is none."""
         now = _state(self.path)

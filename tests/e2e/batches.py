@@ -23,7 +23,7 @@ from orderproof.tasks.batch.delivery import Delivered, deliver
 from orderproof.tasks.batch.generation import Generated
 from orderproof.tasks.batch.record import BatchRun, record_of
 from orderproof.tasks.engines import Engine
-from orderproof.tasks.engines.client import VllmEngine
+from orderproof.tasks.engines.replicas import engine_of
 from orderproof.tasks.files import md5_of, write_atomically
 from orderproof.tasks.jobs import EngineSpec, Job, load_job
 from orderproof.tasks.orders import make_order, write_order
@@ -151,8 +151,8 @@ def reproduce(job: Job, *, start: Callable[[Job], AbstractContextManager[Engine]
     return made
 
 
-def standin(job: Job) -> VllmEngine:
-    return VllmEngine(job.engine, job.model_path, job.sampling, job.root / "engine.log")
+def standin(job: Job) -> Any:
+    return engine_of(job.engine, job.model_path, job.sampling, job.root / "engine.log")
 
 
 def generated_places(job: Job) -> np.ndarray:

@@ -3,5 +3,13 @@
 __version__ = "stand-in"
 
 
+threads = 2
+
+
 def get_num_threads() -> int:
-    return 1
+    return threads
+
+
+def set_num_threads(count: int) -> None:
+    global threads
+    threads = count

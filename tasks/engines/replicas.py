@@ -1,0 +1,225 @@
+"""Several vLLM engines as one: each replica its own worker process, with its own devices and share of the order.
+
+In: a job's `EngineSpec` with `replicas`, model folder and sampling. Out: an `Engine`. Every call of `sink` and `watch`
+comes from the thread that called `run`, whichever replica answered. One replica that dies ends them all, because an
+order that misses a share is not the order that was asked. Knows nothing of orders or trials.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from orderproof.tasks.engines import Engine, EngineError, EngineInfo, Failure, Figures, Output, Request, Steps
+from orderproof.tasks.engines.client import QUEUED_BATCHES, VllmEngine
+from orderproof.tasks.engines.shares import Dealer
+from orderproof.tasks.jobs import EngineSpec
+
+RUN_BATCHES = 2  # neighbours that stay together when the tail is rebalanced, or a stream is dealt
+AHEAD_BATCHES = QUEUED_BATCHES + 1  # sent to a replica and not answered: its queue, and a batch on the way to it
+LOADING_FACTOR = 2  # an engine that loads may hold its weights twice, read and unpacked
+
+Event = Output | Failure | Steps | Figures | BaseException
+
+
+def engine_of(spec: EngineSpec, model: Path, sampling: Mapping[str, Any], log: Path) -> Engine:
+    """The engine that a job asks for; nothing starts yet. Raises EngineError where the model's folder is missing."""
+    return (VllmEngine if spec.replicas == 1 else ReplicatedEngine)(spec, model, sampling, log)
+
+
+class ReplicatedEngine:
+    """N vLLM engines behind the protocol of one."""
+
+    def __init__(self, spec: EngineSpec, model: Path, sampling: Mapping[str, Any], log: Path) -> None:
+        """Nothing starts yet. Replica k logs to `log` with its number before the suffix.
+
+        Raises:
+            EngineError: the model's folder is missing.
+        """
+        self.spec, self.model = spec, model
+        self.engines = [
+            VllmEngine(spec, model, sampling, log.with_suffix(f".{k + 1}{log.suffix}"), replica=k)
+            for k in range(spec.replicas)
+        ]
+
+    @property
+    def info(self) -> EngineInfo:
+        """The first replica's, with the number of replicas and the devices of each; sizes are of one replica."""
+        each = [engine.info for engine in self.engines]
+        settings = {
+            **each[0].settings,
+            "replicas": len(each),
+            "devices": [info.settings.get("devices") for info in each],
+        }
+        return EngineInfo(max(info.load_s for info in each), each[0].versions, each[0].machine, settings)
+
+    def __enter__(self) -> ReplicatedEngine:
+        try:
+            with ThreadPoolExecutor(self._at_once()) as pool:
+                self._start(pool)
+        except BaseException:
+            self.close()  # also one that had not begun when the others were ended
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every replica and everything that it started."""
+        for engine in self.engines:
+            engine.close()
+
+    def probe(self, mib: int) -> float:
+        """Of all replicas at once, as they work: the slowest one's time for its part."""
+        part = max(1, mib // len(self.engines))
+        with ThreadPoolExecutor(len(self.engines)) as pool:
+            times: list[float] = list(pool.map(lambda engine: engine.probe(part), self.engines))
+        return max(times)
+
+    def run(
+        self,
+        requests: Iterable[Request],
+        sampling: Mapping[str, Any],
+        sink: Callable[[Output | Failure], None],
+        watch: Callable[[Steps], None] | None = None,
+    ) -> Figures:
+        batch = self.spec.max_num_seqs
+        dealer = Dealer(requests, len(self.engines), run=RUN_BATCHES * batch, room=AHEAD_BATCHES * batch)
+        # Holds little: a replica has AHEAD_BATCHES without an answer that reached `sink`.
+        events: queue.SimpleQueue[tuple[int, Event]] = queue.SimpleQueue()
+
+        def one_pass(replica: int) -> None:
+            def tell(event: Event) -> None:
+                events.put((replica, event))
+
+            try:
+                asked = dealer.requests_of(replica)
+                tell(self.engines[replica].run(asked, sampling, tell, tell if watch else None))
+            except BaseException as error:
+                tell(error)
+
+        threads = [threading.Thread(target=one_pass, args=(k,), daemon=True) for k in range(len(self.engines))]
+        for thread in threads:
+            thread.start()
+        try:
+            each = self._collect(events, dealer, sink, watch)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            dealer.stop()
+            for thread in threads:
+                thread.join()
+        if dealer.fault:
+            raise dealer.fault  # the engines are ready for another pass
+        return together(each, dealer)
+
+    def _at_once(self) -> int:
+        """Engines that may load at the same time without filling this machine's memory."""
+        weights = sum(file.stat().st_size for file in self.model.glob("*.safetensors"))
+        room = psutil.virtual_memory().available // max(1, LOADING_FACTOR * weights)
+        return int(min(max(1, room), len(self.engines)))
+
+    def _start(self, pool: ThreadPoolExecutor) -> None:
+        starting: dict[Future[VllmEngine], int] = {
+            pool.submit(engine.__enter__): k for k, engine in enumerate(self.engines)
+        }
+        try:
+            for started in as_completed(starting):
+                if error := started.exception():
+                    raise self._named(starting[started], error)
+        except BaseException:
+            for waiting in starting:
+                waiting.cancel()
+            self.close()  # those that load now need not come to their end
+            raise
+
+    def _collect(
+        self,
+        events: queue.SimpleQueue[tuple[int, Event]],
+        dealer: Dealer,
+        sink: Callable[[Output | Failure], None],
+        watch: Callable[[Steps], None] | None,
+    ) -> list[Figures]:
+        """What the replicas tell, one event at a time, until each has come to its end."""
+        each: dict[int, Figures] = {}
+        beside = _Beside(len(self.engines))
+        while len(each) < len(self.engines):
+            replica, event = events.get()
+            if isinstance(event, Output | Failure):
+                sink(event)
+                dealer.answered(replica)
+            elif isinstance(event, Steps):
+                assert watch is not None
+                watch(beside.add(replica, event))
+            elif isinstance(event, Figures):
+                each[replica] = event
+                beside.end(replica)
+            else:
+                raise self._named(replica, event)
+        return [each[k] for k in range(len(self.engines))]
+
+    def _named(self, replica: int, error: BaseException) -> BaseException:
+        if not isinstance(error, EngineError):
+            return error
+        return EngineError(f"replica {replica + 1} of {len(self.engines)} failed and the others were ended: {error}")
+
+
+class _Beside:
+    """Steps of one replica with what ran in the others beside it, as far as they have told."""
+
+    def __init__(self, replicas: int) -> None:
+        self.running, self.waiting = np.zeros(replicas, np.int32), np.zeros(replicas, np.int32)
+
+    def add(self, replica: int, steps: Steps) -> Steps:
+        self.end(replica)
+        both = Steps(steps.ms, steps.running + self.running.sum(), steps.waiting + self.waiting.sum())
+        self.running[replica], self.waiting[replica] = steps.running[-1], steps.waiting[-1]
+        return both
+
+    def end(self, replica: int) -> None:
+        self.running[replica] = self.waiting[replica] = 0
+
+
+def together(each: Sequence[Figures], dealer: Dealer) -> Figures:
+    """The figures of replicas that worked side by side.
+
+    Time: the slowest one's. Steps: all of them, in the order in which they ended, with the sequences of all replicas at
+    that moment. Sums: preempted, prefix tokens. Worst: steal (each reads the whole machine's) and the accelerators.
+    """
+    ends = [figures.step_ms.cumsum(dtype=np.float64) for figures in each]
+    at = np.concatenate(ends)
+    order = np.argsort(at, kind="stable")
+
+    def at_each_end(name: str) -> NDArray[np.int32]:
+        """Sum over the replicas of the step that runs at that moment; 0 for one that has ended."""
+        counts = [np.append(getattr(figures, name), 0) for figures in each]
+        beside = [count[np.searchsorted(end, at)] for count, end in zip(counts, ends, strict=True)]
+        return np.sum(beside, axis=0, dtype=np.int32)[order]
+
+    readings = [figures.accelerator for figures in each if figures.accelerator]
+    return Figures(
+        wall_s=max(figures.wall_s for figures in each),
+        step_ms=np.concatenate([figures.step_ms for figures in each])[order],
+        running=at_each_end("running"),
+        waiting=at_each_end("waiting"),
+        preempted=sum(figures.preempted for figures in each),
+        prefix_queries=sum(figures.prefix_queries for figures in each),
+        prefix_hits=sum(figures.prefix_hits for figures in each),
+        steal=max(figures.steal for figures in each),
+        accelerator={
+            key: (min if key.endswith("clock_mhz") else max)(reading[key] for reading in readings if key in reading)
+            for key in {key for reading in readings for key in reading}
+        },
+        replica_s=tuple(figures.wall_s for figures in each),
+        shares=dealer.dealt,
+    )
