@@ -70,4 +70,6 @@ def detectable_excess_before(
 
 
 def _same_engine(job: Job, model: ModelFacts, then: Manifest) -> bool:
-    return bool(then.model["fingerprint"] == model.fingerprint and then.engine["args"] == job.engine.args)
+    replicas = then.engine.get("replicas", 1)
+    same = (then.engine["args"], replicas) == (job.engine.args, job.engine.replicas)
+    return bool(then.model["fingerprint"] == model.fingerprint and same)

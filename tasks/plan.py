@@ -251,6 +251,8 @@ def _question(job: Job, model: ModelFacts, dataset_md5: str, chosen: Order) -> s
     engine = job.engine.model_dump(mode="json", include={"args", "in_process"})
     if job.engine.batch_invariant:
         engine["batch_invariant"] = True
+    if job.engine.replicas > 1:
+        engine["replicas"] = job.engine.replicas
     asked: dict[str, Any] = {
         "dataset": dataset_md5,
         "model": model.fingerprint,

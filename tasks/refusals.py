@@ -28,7 +28,7 @@ def structural_refusal(
         prompts: the measured ones.
         candidate, control: over all prompts; control None: shuffled.
     """
-    batch = job.engine.max_num_seqs
+    batch, replicas = job.engine.max_num_seqs, job.engine.replicas
     if model.moe is None:
         return (
             f"{model.path} ({model.architecture}) is a dense model: every token reads all weights in any order, so "
@@ -36,9 +36,10 @@ def structural_refusal(
         )
     if len(prompts) < 2:
         return "the job has a single prompt, which has only one order"
-    if sum(asked_samples(job, prompts.samplings)) <= batch:
+    if sum(asked_samples(job, prompts.samplings)) <= batch * replicas:
+        where = f"one batch of {batch}" + (f" on each of {replicas} replicas" if replicas > 1 else "")
         return (
-            f"all {len(prompts)} prompts run at once in one batch of {batch}, so their order decides nothing; "
+            f"all {len(prompts)} prompts run at once in {where}, so their order decides nothing; "
             "sort only jobs of several batches"
         )
     if model.moe.top_k >= model.moe.experts:

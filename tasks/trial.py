@@ -17,7 +17,7 @@ import pyarrow as pa
 from orderproof.tasks.engines import Completion, Engine, Failure, Figures, Output, Request, Share
 from orderproof.tasks.engines.requests import RequestList
 from orderproof.tasks.evidence import SAMPLE_END, TOKENS_SCHEMA, Pass, Trial, record, register
-from orderproof.tasks.expectations.prompt_suite import asked_tokens
+from orderproof.tasks.expectations.prompt_suite import asked_samples, asked_tokens
 from orderproof.tasks.jobs import Job, OrderSpec
 from orderproof.tasks.orders import Order, make_order
 from orderproof.tasks.outputs.scorers import score
@@ -104,7 +104,8 @@ def _run_pass(
     started = datetime.datetime.now(datetime.UTC)
     before = engine.probe(mib)
     asked = list(asked_tokens(plan.job, [request.sampling for request in requests]))
-    figures = engine.run(RequestList(requests, asked), sampling, sink)
+    samples = asked_samples(plan.job, [request.sampling for request in requests])
+    figures = engine.run(RequestList(requests, asked, list(samples)), sampling, sink)
     after = engine.probe(mib)
     done = _outputs(sent, answers)
     tokens = _tokens_table(plan, sent, done)

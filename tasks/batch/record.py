@@ -61,6 +61,9 @@ class BatchRun(BaseModel):
     running_mean: float | None = None
     waiting_mean: float | None = None
     preempted: int = 0
+    replicas: int = 1  # engines that shared the order
+    replica_wall_s: tuple[float, ...] = ()  # when each was done; empty: there was one
+    imbalance: float | None = None  # the slowest replica's time over their mean: above 1, others were idle
     cost_per_1k_requests: float | None = None  # null: no price is given
     currency: str = ""
     curve: tuple[tuple[float, float, float], ...] = ()  # ms, running, waiting; means over equal runs of steps
@@ -86,6 +89,8 @@ class BatchRun(BaseModel):
             said += (
                 f"; {self.throughput_req_s:.2f} req/s, {self.throughput_tok_s:.0f} tok/s in {self.order.method} order"
             )
+        if self.imbalance is not None:
+            said += f" on {self.replicas} replicas, the slowest of which took {self.imbalance:.2f} times their mean"
         return said
 
     def as_json(self) -> dict[str, Any]:
@@ -121,6 +126,8 @@ def record_of(
             "running_mean": steps.running_mean,
             "waiting_mean": steps.waiting_mean,
             "preempted": figures.preempted,
+            "replica_wall_s": figures.replica_s,
+            "imbalance": figures.imbalance,
             "cost_per_1k_requests": 1000 * price * figures.wall_s / 3600 / generated.results if price else None,
         }
     return BatchRun(
@@ -142,6 +149,7 @@ def record_of(
         output_tokens=generated.output_tokens,
         load_s=engine.load_s if engine else 0.0,
         steps=steps.steps,
+        replicas=job.engine.replicas,
         currency=job.reporting.currency,
         curve=tuple(
             (round(ms, 3), round(running, 2), round(waiting, 2)) for ms, running, waiting in steps.curve().tolist()

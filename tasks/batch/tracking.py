@@ -33,6 +33,8 @@ METRICS = (
     "running_mean",
     "waiting_mean",
     "preempted",
+    "replicas",
+    "imbalance",
     "cost_per_1k_requests",
 )
 CURVES = ("step_ms", "running", "waiting")

@@ -41,6 +41,7 @@ def examine(params: Path) -> list[Check]:
         ("disk", partial(machine.disk, root)),
         ("accelerator", lambda: machine.accelerators(software.installed(software.ENGINES))),
         ("threads", partial(machine.threads, jobs)),
+        ("replicas", partial(machine.replicas, jobs)),
     ]
     return [check for name, look in looks for check in _examined(name, look)]
 

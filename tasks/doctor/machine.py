@@ -97,6 +97,24 @@ def threads(jobs: Sequence[Job]) -> Check:
     return Check("threads", "ok", said or "not limited: as many as processors")
 
 
+def replicas(jobs: Sequence[Job]) -> list[Check]:
+    """Whether this machine has devices for every replica of a job; a job's own command runs perhaps elsewhere."""
+    return [_replicas(job) for job in jobs if job.engine.replicas > 1 and not job.engine.command]
+
+
+def _replicas(job: Job) -> Check:
+    engine, (nvidia, amd) = job.engine, _devices()
+    says = f"{job.name}: {engine.replicas} replicas"
+    if engine.devices or amd:
+        return Check("replicas", "ok", says)
+    have, unit = (nvidia, "accelerators") if nvidia else (processors(), "processors")
+    wanted = engine.replicas * engine.ranks
+    if wanted <= have:
+        return Check("replicas", "ok", f"{says} on {have} {unit}")
+    says += f" need {wanted} {unit}, and there are {have}"
+    return Check("replicas", "fail", says, f"lower jobs.{job.name}.engine.replicas")
+
+
 def processors() -> int:
     """Processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -106,10 +124,11 @@ def _kv_space(job: Job, space: str, total: float, available: float) -> list[Chec
     where = f"jobs.{job.name}.engine.env.{KV_SPACE}"
     if not space.strip().isdecimal():
         return [Check("memory", "fail", f"{where}: {space!r} is not a whole number of GiB", "give a whole number")]
-    wanted, limit = int(space), total / 2 / _memory_nodes()
-    if wanted > available and not job.engine.command:
-        says = f"{where} asks for {wanted} GiB and {available:.1f} are available, so vLLM will not start"
-        return [Check("memory", "fail", says, f"set at most {max(1, int(min(limit, available)))}")]
+    wanted, limit, replicas = int(space), total / 2 / _memory_nodes(), job.engine.replicas
+    if wanted * replicas > available and not job.engine.command:
+        asks = f"{wanted} GiB" + (f" for each of {replicas} replicas" if replicas > 1 else "")
+        says = f"{where} asks for {asks} and {available:.1f} are available, so vLLM will not start"
+        return [Check("memory", "fail", says, f"set at most {max(1, int(min(limit, available / replicas)))}")]
     if wanted > limit:
         says = f"{where} asks for {wanted} GiB; above {limit:.1f} (half a node's memory) vLLM may not start"
         return [Check("memory", "warn", says, f"set at most {max(1, int(limit))}")]

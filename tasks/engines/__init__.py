@@ -110,6 +110,12 @@ class Figures:
     replica_s: tuple[float, ...] = ()  # when each replica was done; empty: there is one
     shares: tuple[Share, ...] = ()  # of the replicas, in the order of dealing; empty: one replica, or a stream
 
+    @property
+    def imbalance(self) -> float | None:
+        """The slowest replica's time over the mean of all, 1 where none waited for another; None: there is one."""
+        mean = sum(self.replica_s) / max(1, len(self.replica_s))
+        return max(self.replica_s) / mean if mean else None
+
 
 class Engine(Protocol):
     """What a trial and a batch need of an engine. Also a context manager: leaving it frees the accelerator."""

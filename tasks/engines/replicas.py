@@ -204,7 +204,8 @@ def together(each: Sequence[Figures], dealer: Dealer) -> Figures:
         """Sum over the replicas of the step that runs at that moment; 0 for one that has ended."""
         counts = [np.append(getattr(figures, name), 0) for figures in each]
         beside = [count[np.searchsorted(end, at)] for count, end in zip(counts, ends, strict=True)]
-        return np.sum(beside, axis=0, dtype=np.int32)[order]
+        summed: NDArray[np.int32] = np.stack(beside).sum(axis=0, dtype=np.int32)[order]
+        return summed
 
     readings = [figures.accelerator for figures in each if figures.accelerator]
     return Figures(

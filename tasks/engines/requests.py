@@ -41,9 +41,12 @@ class Divisible(Protocol):
 class RequestList:
     """Requests that are in memory already."""
 
-    def __init__(self, requests: Sequence[Request], asked_tokens: Iterable[int | None]) -> None:
-        """`asked_tokens`: of each request; None: no limit."""
+    def __init__(
+        self, requests: Sequence[Request], asked_tokens: Iterable[int | None], samples: Iterable[int] | None = None
+    ) -> None:
+        """Of each request: the tokens asked of a sample (None: no limit), and how many samples (None: one)."""
         self._requests, self._asked = requests, list(asked_tokens)
+        self._samples = [1] * len(requests) if samples is None else list(samples)
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -53,7 +56,8 @@ class RequestList:
 
     def work(self) -> NDArray[np.float64]:
         asked = [ASSUMED_TOKENS if most is None else most for most in self._asked]
-        return predicted_work([len(request.token_ids) for request in self._requests], asked)
+        lengths = [len(request.token_ids) for request in self._requests]
+        return predicted_work(lengths, np.multiply(asked, self._samples))
 
     def between(self, start: int, stop: int) -> Iterable[Request]:
         return self._requests[start:stop]

@@ -49,12 +49,16 @@ class Bytes:
         return prompt.text
 
 
-def make_project(root: Path, prompts: int, *, step_ms: float = 0, generate: dict[str, Any] | None = None) -> Job:
+def make_project(
+    root: Path, prompts: int, *, step_ms: float = 0, generate: dict[str, Any] | None = None, replicas: int = 1
+) -> Job:
     """A job `it` of so many prompts with labels in no order, whose engine is the stand-in."""
     (root / "m").mkdir(parents=True)
     (root / "m" / "config.json").write_text('{"model_type": "qwen3_moe"}')
     env = {"PYTHONPATH": str(STANDIN), "STANDIN_STEP_MS": str(step_ms), "STANDIN_LOG": str(root / "generated.log")}
-    engine = {"args": {"max_num_seqs": MAX_NUM_SEQS, "max_model_len": MAX_MODEL_LEN}, "env": env}
+    engine: dict[str, Any] = {"args": {"max_num_seqs": MAX_NUM_SEQS, "max_model_len": MAX_MODEL_LEN}, "env": env}
+    if replicas > 1:
+        engine |= {"replicas": replicas, "env": {**env, "STANDIN_DEVICES": str(replicas)}}
     job = {"prompts": "data/it/prompts.jsonl", "model": "m", "engine": engine, "sampling": {"max_tokens": MAX_TOKENS}}
     params = {"defaults": {"measure": {"seed": 0}}, "jobs": {"it": job}, "generate": {"it": generate or {}}}
     (root / "params.yaml").write_text(json.dumps(params))  # JSON is YAML

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import time
 import zlib
@@ -12,6 +14,7 @@ from ...engine.arg_utils import EngineArgs
 from ...exceptions import VLLMClientError
 
 DRIFTS_FROM = 3  # token
+SLOWER = 4
 
 
 def generated(prompt: list[int], max_tokens: int | None, max_model_len: int, sample: int = 0) -> list[int]:
@@ -28,6 +31,11 @@ class LLMEngine:
         self.args, self.stats = args, stats
         self.log = open(os.environ["STANDIN_LOG"], "ab", buffering=0) if "STANDIN_LOG" in os.environ else None  # noqa: SIM115
         self.step_s = float(os.environ.get("STANDIN_STEP_MS", "0")) / 1000
+        if os.environ.get("CUDA_VISIBLE_DEVICES") == os.environ.get("STANDIN_SLOW_DEVICE", "none"):
+            self.step_s *= SLOWER
+        if "STANDIN_ARGS" in os.environ:
+            with open(os.environ["STANDIN_ARGS"], "w") as told:
+                json.dump(dataclasses.asdict(args), told)
         self.waiting: deque = deque()
         self.running: list = []
         self.vllm_config = SimpleNamespace(
