@@ -30,28 +30,28 @@ HEADINGS = ("JOB", "RUNS IN", "LAST VERDICT", "GAIN", "TRIALS", "NOTES")
 def job_status(job: Job) -> dict[str, Any]:
     """Read what lies on disk of a job.
 
-        Returns:
-            The stable shape of `orderproof status --json`; gains are fractions, times UTC, absent things null:
+    Returns:
+        The stable shape of `orderproof status --json`; gains are fractions, times UTC, absent things null:
 
-            - `schema`, `job`, `prompts`, `model`: as params.yaml has them
-            - `order`: null while no order was ever chosen (the job runs in the file's), or `method`, `promoted`, `trial`,
-              `gain`, `gain_low`, `gain_high` (of the promotion), `since`, `demoted` (when the last one was taken back)
-            - `stale`: the promoted order is of another version of the prompts, so the file's holds; null: cannot be told
-            - `verdict`: null, or `verdict`, `reason`, `gain`, `gain_low`, `gain_high`, `blocks`, `trial` (null: refused
-              before one began), `when`
-            - `toy`: the newest trial was of the demo's toy model, whose gain is nobody's
-            - `trials`: how many can be read, placebos left out
-            - `attempts`: trials that asked what the newest one asked and came to at least one whole block, and all that
-              cannot be read any more
-            - `alpha_left`: what another trial of that question may spend (halved by each attempt)
-            - `checkpoint`: null, or the unfinished batch: `results` kept of `prompts`
-            - `last_run`: null, or the newest batch that came to its end: `run`, `ended`, `order`, `prompts`, `failed`,
-              `throughput_req_s`, `throughput_tok_s`, `replicas`, `imbalance` (the slowest replica's time over their mean),
-              `outputs`, `current` (the outputs are of the prompts as they are now), `sent` (MLflow has it)
+        - `schema`, `job`, `prompts`, `model`: as params.yaml has them
+        - `order`: null while no order was ever chosen (the job runs in the file's), or `method`, `promoted`, `trial`,
+          `gain`, `gain_low`, `gain_high` (of the promotion), `since`, `demoted` (when the last one was taken back)
+        - `stale`: the promoted order is of another version of the prompts, so the file's holds; null: cannot be told
+        - `verdict`: null, or `verdict`, `reason`, `gain`, `gain_low`, `gain_high`, `blocks`, `trial` (null: refused
+          before one began), `when`
+        - `toy`: the newest trial was of the demo's toy model, whose gain is nobody's
+        - `trials`: how many can be read, placebos left out
+        - `attempts`: trials that asked what the newest one asked and came to at least one whole block, and all that
+          cannot be read any more
+        - `alpha_left`: what another trial of that question may spend (halved by each attempt)
+        - `checkpoint`: null, or the unfinished batch: `results` kept of `prompts`
+        - `last_run`: null, or the newest batch that came to its end: `run`, `ended`, `order`, `prompts`, `failed`,
+          `throughput_req_s`, `throughput_tok_s`, `replicas`, `imbalance` (the slowest replica's time over their mean),
+          `outputs`, `current` (the outputs are of the prompts as they are now), `sent` (MLflow has it)
         - `reproduction`: null, or the newest: `run`, `ended`, `answer`, `identical` of `compared` outputs, `scores`
-              (their answer), `changes` (how many settings), `current` (of the outputs that the job has now; null: none)
-            - `incomplete`: trials without a verdict, which were stopped or are being measured now
-            - `problems`: what is missing or broken, in words
+          (their answer), `changes` (how many settings), `current` (of the outputs that the job has now; null: none)
+        - `incomplete`: trials without a verdict, which were stopped or are being measured now
+        - `problems`: what is missing or broken, in words
     """
     problems = _missing_inputs(job)
     history = _readable_history(job.reports_dir, problems)

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
-from numpy.typing import NDArray
 
 from orderproof.tasks.engines import Engine, EngineError, EngineInfo, Failure, Figures, Output, Request, Steps
 from orderproof.tasks.engines.client import QUEUED_BATCHES, VllmEngine
@@ -152,20 +151,22 @@ class ReplicatedEngine:
     ) -> list[Figures]:
         """What the replicas tell, one event at a time, until each has come to its end."""
         each: dict[int, Figures] = {}
-        beside = _Beside(len(self.engines))
+        beside = _SideBySide(len(self.engines))
         while len(each) < len(self.engines):
             replica, event = events.get()
             if isinstance(event, Output | Failure):
                 sink(event)
                 dealer.answered(replica)
-            elif isinstance(event, Steps):
-                assert watch is not None
-                watch(beside.add(replica, event))
+                continue
+            if isinstance(event, Steps):
+                beside.add(replica, event)
             elif isinstance(event, Figures):
                 each[replica] = event
                 beside.end(replica)
             else:
                 raise self._named(replica, event)
+            if watch and len((steps := beside.merged()).ms):
+                watch(steps)
         return [each[k] for k in range(len(self.engines))]
 
     def _named(self, replica: int, error: BaseException) -> BaseException:
@@ -174,45 +175,56 @@ class ReplicatedEngine:
         return EngineError(f"replica {replica + 1} of {len(self.engines)} failed and the others were ended: {error}")
 
 
-class _Beside:
-    """Steps of one replica with what ran in the others beside it, as far as they have told."""
+class _SideBySide:
+    """Steps of replicas in the order in which they ended, with the sequences of all replicas at that moment.
+
+    A step is merged as soon as every replica has told of that moment. Time is that of a replica's steps, end to end.
+    """
 
     def __init__(self, replicas: int) -> None:
-        self.running, self.waiting = np.zeros(replicas, np.int32), np.zeros(replicas, np.int32)
+        # Of each replica's steps that are not merged yet: end in ms, ms, running, waiting.
+        self._told = [np.empty((0, 4))] * replicas
+        self._until = np.zeros(replicas)  # how far each has told, in ms
 
-    def add(self, replica: int, steps: Steps) -> Steps:
-        self.end(replica)
-        both = Steps(steps.ms, steps.running + self.running.sum(), steps.waiting + self.waiting.sum())
-        self.running[replica], self.waiting[replica] = steps.running[-1], steps.waiting[-1]
-        return both
+    def add(self, replica: int, steps: Steps) -> None:
+        ends = self._until[replica] + np.cumsum(steps.ms, dtype=np.float64)
+        told = np.column_stack([ends, steps.ms, steps.running, steps.waiting])
+        self._told[replica] = np.vstack([self._told[replica], told])
+        self._until[replica] = ends[-1] if len(ends) else self._until[replica]
 
     def end(self, replica: int) -> None:
-        self.running[replica] = self.waiting[replica] = 0
+        """It has told everything: nothing runs in it any more."""
+        self._until[replica] = np.inf
+
+    def merged(self) -> Steps:
+        until = self._until.min()
+        steps = np.vstack([told[told[:, 0] <= until] for told in self._told])
+        steps = steps[np.argsort(steps[:, 0], kind="stable")]
+        counts = np.zeros((len(steps), 2))
+        for told in self._told:  # the step that each replica is in at that moment; none, if it has ended
+            counts += np.vstack([told[:, 2:], np.zeros((1, 2))])[np.searchsorted(told[:, 0], steps[:, 0])]
+        self._told = [told[told[:, 0] > until] for told in self._told]
+        running, waiting = counts.astype(np.int32).T
+        return Steps(steps[:, 1].astype(np.float32), running, waiting)
 
 
 def together(each: Sequence[Figures], dealer: Dealer) -> Figures:
     """The figures of replicas that worked side by side.
 
-    Time: the slowest one's. Steps: all of them, in the order in which they ended, with the sequences of all replicas at
-    that moment. Sums: preempted, prefix tokens. Worst: steal (each reads the whole machine's) and the accelerators.
+    Time: the slowest one's. Sums: sequences at any moment, preempted, prefix tokens. Worst: steal (each reads the whole
+    machine's) and the accelerators' readings.
     """
-    ends = [figures.step_ms.cumsum(dtype=np.float64) for figures in each]
-    at = np.concatenate(ends)
-    order = np.argsort(at, kind="stable")
-
-    def at_each_end(name: str) -> NDArray[np.int32]:
-        """Sum over the replicas of the step that runs at that moment; 0 for one that has ended."""
-        counts = [np.append(getattr(figures, name), 0) for figures in each]
-        beside = [count[np.searchsorted(end, at)] for count, end in zip(counts, ends, strict=True)]
-        summed: NDArray[np.int32] = np.stack(beside).sum(axis=0, dtype=np.int32)[order]
-        return summed
-
+    beside = _SideBySide(len(each))
+    for replica, figures in enumerate(each):
+        beside.add(replica, Steps(figures.step_ms, figures.running, figures.waiting))
+        beside.end(replica)
+    steps = beside.merged()
     readings = [figures.accelerator for figures in each if figures.accelerator]
     return Figures(
         wall_s=max(figures.wall_s for figures in each),
-        step_ms=np.concatenate([figures.step_ms for figures in each])[order],
-        running=at_each_end("running"),
-        waiting=at_each_end("waiting"),
+        step_ms=steps.ms,
+        running=steps.running,
+        waiting=steps.waiting,
         preempted=sum(figures.preempted for figures in each),
         prefix_queries=sum(figures.prefix_queries for figures in each),
         prefix_hits=sum(figures.prefix_hits for figures in each),

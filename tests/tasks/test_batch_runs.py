@@ -57,6 +57,27 @@ def test_a_run_is_recorded_with_the_figures_of_its_work(job: Job) -> None:
     assert BatchRun.model_validate_json(run.model_dump_json()) == run
 
 
+def test_a_run_on_replicas_tells_how_evenly_they_ended(tmp_path: Path) -> None:
+    job = make_project(tmp_path / "r", PROMPTS, step_ms=1, replicas=2)
+    generated, _, run = recorded_batch(job)
+    assert (run.replicas, len(run.replica_wall_s), run.generated) == (2, 2, PROMPTS)
+    assert run.wall_s == max(run.replica_wall_s)
+    assert run.imbalance == pytest.approx(max(run.replica_wall_s) / (sum(run.replica_wall_s) / 2))
+    assert f"on 2 replicas, the slowest of which took {run.imbalance:.2f} times their mean" in run.sentence()
+    assert generated.steps.running_mean > 16, "of both replicas together"
+    keep(job, run)
+    assert "req/s on 2 replicas" in "\n".join(status_lines([job_status(job)]))
+
+
+def test_a_batch_goes_on_with_another_number_of_replicas(tmp_path: Path) -> None:
+    job = make_project(tmp_path / "r", PROMPTS, step_ms=1, replicas=3)
+    with pytest.raises(EngineError, match="replica 2 of 3"):
+        run_and(job, lambda engine: os.killpg(engine.engines[1].pid, signal.SIGKILL), after=40)
+    left = job.model_copy(update={"engine": job.engine.model_copy(update={"replicas": 1})})
+    _, _, run = recorded_batch(left)
+    assert (run.resumed >= 40, run.resumed + run.generated, run.replicas, run.imbalance) == (True, PROMPTS, 1, None)
+
+
 def test_a_run_that_went_on_has_the_figures_of_its_own_part(job: Job) -> None:
     with pytest.raises(EngineError):
         run_and(job, lambda engine: os.killpg(engine.pid, signal.SIGKILL), after=40)

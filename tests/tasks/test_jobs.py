@@ -489,3 +489,34 @@ def test_a_wrong_key_of_generate_is_named_with_its_place(tmp_path: Path, documen
     path.write_text(json.dumps({"defaults": {}, "jobs": {"it": body}, **document}))
     with pytest.raises(JobError, match=message):
         load_jobs(path)
+
+
+# -- replicas ----------------------------------------------------------------------------------------------------------
+
+
+def test_replicas_and_their_devices_are_read_as_yaml_writes_them(tmp_path: Path) -> None:
+    job = one(tmp_path, **engine(replicas=2, devices=[[0, 1], ["GPU-5f0c", 3]]))
+    assert (job.engine.replicas, job.engine.devices) == (2, (("0", "1"), ("GPU-5f0c", "3")))
+    assert (one(tmp_path).engine.replicas, one(tmp_path).engine.devices) == (1, None)
+
+
+def test_a_replica_takes_a_device_for_each_of_vllm_s_ranks(tmp_path: Path) -> None:
+    args = {"max_num_seqs": 16, "tensor_parallel_size": 4, "pipeline_parallel_size": 2, "enable_expert_parallel": True}
+    assert one(tmp_path, engine={"args": args}).engine.ranks == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"replicas": 0}, "jobs.it.engine.replicas: Input should be greater than or equal to 1"),
+        ({"replicas": 2, "devices": [[0]]}, "jobs.it.engine.devices must list the devices of each of the 2 replicas"),
+        ({"replicas": 2, "devices": [[0], []]}, "jobs.it.engine.devices must list the devices of each"),
+        ({"replicas": 2, "devices": [[0], [1, 0]]}, "jobs.it.engine.devices: 0 stands there twice"),
+        ({"args": {"max_num_seqs": 1, "tensor_parallel_size": "2"}}, "tensor_parallel_size must be a whole number"),
+        ({"args": {"max_num_seqs": 1, "data_parallel_size": 2}}, "set engine.replicas"),
+    ],
+)
+def test_devices_that_cannot_be_shared_are_told_before_anything_starts(
+    tmp_path: Path, changes: Any, message: str
+) -> None:
+    assert message in refusal_of(tmp_path, engine={"args": {"max_num_seqs": 16}, **changes})

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from orderproof.tasks import trial as trials
-from orderproof.tasks.engines import Completion, Engine, Output
+from orderproof.tasks.engines import Completion, Engine, Output, Share
 from orderproof.tasks.evidence import CANDIDATE, CONTROL, SAMPLE_END, SHUFFLED, History, Trial
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.judgement import judge
 from orderproof.tasks.orders import make_order
 from orderproof.tasks.outputs import PassOutputs
 from orderproof.tasks.plan import Plan, make_plan
-from orderproof.tasks.trial import begin, run_block, toss
+from orderproof.tasks.trial import _inversions, begin, run_block, toss
 from tests.tasks.fake_engine import MOE, FakeEngine, Trouble, grouped, mixed, prompts_of
 from tests.tasks.trial_maker import make_job
 
@@ -100,6 +100,15 @@ def test_requests_admitted_against_the_order_are_counted(tmp_path: Path) -> None
     assert backwards.admission_inversions == SIZE - 1
     assert straight.admission_inversions == 0
     assert trial.tokens(backwards.pass_id)["admitted"].to_pylist() == list(range(SIZE))[::-1]
+
+
+def test_admission_is_compared_with_what_each_replica_was_sent() -> None:
+    admitted = np.array([0, 2, 4, 1, 3, 5])  # two replicas side by side, each in its own order
+    assert _inversions(admitted, ()) > 0
+    assert _inversions(admitted, (Share(0, 0, 3), Share(1, 3, 6))) == 0
+    taken_over = np.array([0, 2, 5, 1, 3, 4])  # place 2 went to replica 1, after its own share
+    assert _inversions(taken_over, (Share(0, 0, 2), Share(1, 3, 6), Share(1, 2, 3))) == 0
+    assert _inversions(taken_over, (Share(0, 0, 2), Share(1, 2, 3), Share(1, 3, 6))) == 3
 
 
 # -- the coin ----------------------------------------------------------------------------------------------------------

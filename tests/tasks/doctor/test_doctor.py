@@ -478,6 +478,35 @@ def test_a_kv_cache_that_does_not_fit_is_told_before_an_engine_starts(
     assert all("jobs.it.engine.env.VLLM_CPU_KVCACHE_SPACE" in check.says for check in faults)
 
 
+@pytest.mark.parametrize(
+    ("nvidia", "replicas", "args", "state", "words"),
+    [
+        (0, 2, {}, "ok", "it: 2 replicas on 2 processors"),
+        (0, 3, {}, "fail", "it: 3 replicas need 3 processors, and there are 2"),
+        (8, 4, {"tensor_parallel_size": 2}, "ok", "it: 4 replicas on 8 accelerators"),
+        (8, 3, {"tensor_parallel_size": 4}, "fail", "it: 3 replicas need 12 accelerators, and there are 8"),
+    ],
+)
+def test_replicas_without_devices_of_their_own_are_told(
+    root: Path, monkeypatch: pytest.MonkeyPatch, nvidia: int, replicas: int, args: Any, state: str, words: str
+) -> None:
+    monkeypatch.setattr(machine, "_devices", lambda: (nvidia, False))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    write_params(root, engine={"args": {"max_num_seqs": 8, **args}, "replicas": replicas})
+    check = only(root, "replicas")
+    assert (check.state, check.says) == (state, words)
+
+
+def test_every_replica_needs_its_own_kv_cache(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_memory_gib", lambda: (12.0, 10.0))
+    monkeypatch.setattr(machine, "_memory_nodes", lambda: 1)
+    env = {"VLLM_CPU_KVCACHE_SPACE": "4"}
+    write_params(root, engine={"args": {"max_num_seqs": 8}, "replicas": 3, "env": env})
+    (fault,) = [check for check in seen(root, "memory") if check.state != "ok"]
+    assert "4 GiB for each of 3 replicas and 10.0 are available" in fault.says
+    assert fault.do == "set at most 3"
+
+
 def test_memory_is_told_as_it_is() -> None:
     total, available = machine._memory_gib()
     assert 0 < available <= total

@@ -82,7 +82,7 @@ def test_every_request_is_answered_once_with_its_own_output_in_the_caller_s_thre
 
     with start() as engine:
         figures = engine.run(requests(200), SAMPLING, sink)
-    assert {a.number: list(a.token_ids) for a in answers} == {
+    assert {a.number: list(a.completions[0].token_ids) for a in answers} == {
         k: generated(prompt(k), TOKENS, MAX_MODEL_LEN) for k in range(200)
     }
     assert (len(answers), callers) == (200, {threading.current_thread()})
@@ -127,7 +127,7 @@ def test_a_replica_that_dies_is_named_with_its_log_and_the_others_end(start: Sta
         with pytest.raises(EngineError, match=r"replica 2 of 2 failed.*SIGKILL.*it\.2\.log"):
             engine.run(requests(100_000), SAMPLING, kill_after_some)
         assert not any(child.is_running() for child in children)
-    assert {tuple(a.token_ids) for a in answers} <= {
+    assert {tuple(a.completions[0].token_ids) for a in answers} <= {
         tuple(generated(prompt(k), TOKENS, MAX_MODEL_LEN)) for k in range(100_000)
     }
     assert len({a.number for a in answers}) == len(answers) >= 30
