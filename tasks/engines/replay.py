@@ -5,11 +5,13 @@ and the same verdict run on it in milliseconds. Outputs are token ids of the rig
 not foretold. Knows nothing of orders or trials.
 
 What it leaves out: preemption (the KV cache is taken as large enough), prefix caching, the growth of attention with the
-length of a sequence, and the machine's noise unless `noise_sd` is given.
+length of a sequence, and the machine's noise unless `noise_sd` is given. The samples of one prompt (`n`) take the same
+experts at the same time, so that a job with many of them seems to touch fewer than it does.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orderproof.tasks.engines import EngineInfo, Failure, Figures, Output, Request, Steps
+from orderproof.tasks.engines import Completion, EngineInfo, Failure, Figures, Output, Request, Steps
 from orderproof.tasks.expectations.prompt_suite import VLLM_MAX_TOKENS
 from orderproof.tasks.routing.replay import Load, Lot, replay
 from orderproof.tasks.routing.source import RouteSource
@@ -97,9 +99,11 @@ class ReplayEngine:
 class _Flight:
     """A request that was sent and not yet answered."""
 
-    tokens: int
+    tokens: int  # of each sample
     finish_reason: str
-    scheduled_s: float = 0.0
+    samples: int
+    running: int  # samples that have not ended
+    scheduled_s: float = math.inf  # of its first sample
 
 
 class _Pass:
@@ -128,11 +132,16 @@ class _Pass:
     def answer(self, lot: Lot, clock_s: NDArray[np.float64], began: float) -> None:
         """Hand over what ends in a lot. clock_s[steps + 1]: when each step begins, and the last one ends."""
         for step, number in lot.admitted:
-            self._flying[number].scheduled_s = float(clock_s[step - lot.first])
+            flight = self._flying[number]
+            flight.scheduled_s = min(flight.scheduled_s, float(clock_s[step - lot.first]))
         for step, number in lot.ended:
-            flight = self._flying.pop(number)
-            at_s = float(clock_s[step - lot.first + 1]) - began
-            self._sink(Output(number, [0] * flight.tokens, "", flight.finish_reason, 0, flight.scheduled_s, at_s))
+            flight = self._flying[number]
+            flight.running -= 1
+            if not flight.running:
+                del self._flying[number]
+                completions = (Completion([0] * flight.tokens, "", flight.finish_reason),) * flight.samples
+                at_s = float(clock_s[step - lot.first + 1]) - began
+                self._sink(Output(number, completions, 0, flight.scheduled_s, at_s))
 
     def _loads(self, requests: Iterable[Request]) -> Iterator[Load]:
         for request in requests:
@@ -147,5 +156,7 @@ class _Pass:
             most = room if asked is None else min(asked, room)
             real = None if wish.get("ignore_eos") else self._source.generated(request.number)
             tokens = most if real is None else min(real, most)
-            self._flying[request.number] = _Flight(tokens, "length" if tokens == most else "stop")
-            yield Load(request.number, prompt_tokens, tokens)
+            samples = int(wish.get("n") or 1)
+            self._flying[request.number] = _Flight(tokens, "length" if tokens == most else "stop", samples, samples)
+            for _ in range(samples):
+                yield Load(request.number, prompt_tokens, tokens)

@@ -5,8 +5,8 @@ a pool of drawn tokens and nothing per request. Knows nothing of steps or times.
 
 The model: in each layer and domain an expert e has the weight exp(common · g_e + own · z_e), g and z standard normal,
 g the same for all domains. A token takes top_k experts without replacement, with chances in proportion to the weights
-(the first of a race of exponential times); tokens are independent. Log-normal weights are skewed as Zipf's are; `common`
-says how much domains share their favourites, `own` how far they are apart.
+(the first of a race of exponential times); tokens are independent. Log-normal weights are skewed much as Zipf's are;
+`common` says how much domains share their favourites, `own` how far they are apart.
 """
 
 from __future__ import annotations

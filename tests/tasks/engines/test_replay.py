@@ -63,7 +63,7 @@ def test_times_follow_from_the_steps_of_a_simulation(loads: list[Load], limits: 
         assert [answer.at_s for answer in answers] == pytest.approx(at)
         scheduled = sorted(answers, key=lambda answer: (answer.scheduled_s, answer.number))
         assert [answer.number for answer in scheduled] == [load.number for load in loads]
-        assert [len(answer.token_ids) for answer in scheduled] == [load.generated for load in loads]
+        assert [answer.output_tokens for answer in scheduled] == [load.generated for load in loads]
 
 
 def test_steps_are_told_to_a_watch_and_then_not_collected() -> None:
@@ -94,7 +94,8 @@ def test_a_request_ends_as_it_really_did_or_as_it_was_asked(
 ) -> None:
     source = RandomRoutes({7: real} if real else {})
     _, (answer,) = passed(ReplayEngine(source, COSTS, Settings(2, max_model_len=40)), [Request(7, [1] * 3)], sampling)
-    assert (len(answer.token_ids), answer.finish_reason) == (tokens, reason)
+    (completion,) = answer.completions
+    assert (len(completion.token_ids), completion.finish_reason) == (tokens, reason)
 
 
 def test_prompts_that_vllm_refuses_fail_and_the_others_go_on() -> None:
@@ -102,7 +103,15 @@ def test_prompts_that_vllm_refuses_fail_and_the_others_go_on() -> None:
     _, answers = passed(engine, [Request(0, [1] * 10), Request(1, []), Request(2, [1] * 9)], FIXED)
     assert [(type(answer), answer.number) for answer in answers] == [(Failure, 0), (Failure, 1), (Output, 2)]
     assert answers[0].reason == "a prompt of 10 tokens, and max_model_len is 10"
-    assert len(answers[2].token_ids) == 1
+    assert answers[2].output_tokens == 1
+
+
+def test_samples_of_a_prompt_are_sequences_of_their_own_and_one_answer() -> None:
+    engine = ReplayEngine(RandomRoutes(), COSTS, Settings(2))
+    figures, (answer,) = passed(engine, [Request(3, [1] * 4)], {**FIXED, "n": 3})
+    assert [len(completion.token_ids) for completion in answer.completions] == [6, 6, 6]
+    assert figures.running.tolist() == [2] * 6 + [1] * 6
+    assert (answer.scheduled_s, answer.at_s) == (0.0, pytest.approx(figures.wall_s))
 
 
 def test_requests_are_taken_as_they_are_needed() -> None:
