@@ -35,6 +35,7 @@ class BatchReporter:
         self.telling: threading.Thread | None = None
         self.artifact: UUID | None = None
         self.bar = progress_bar()
+        self.log = get_run_logger()  # while the thread is the task's: a prompt that cannot be sent is told by another
 
     def __enter__(self) -> BatchReporter:
         self.bar.start()
@@ -62,7 +63,7 @@ class BatchReporter:
             self.bar.update(self.row, completed=done, rate=f"{rate:.1f} req/s")
         if now - self.logged > LOG_EVERY_S:
             self.logged = now
-            get_run_logger().info("%d of %d prompts; %.1f ms a step (median), %.1f sequences running", done, total,
+            self.log.info("%d of %d prompts; %.1f ms a step (median), %.1f sequences running", done, total,
                                   steps.percentile(50), steps.running_mean)  # fmt: skip
         if now - self.told > ARTIFACT_EVERY_S:
             self.told = now

@@ -216,12 +216,15 @@ def _how_cut_short(answer: Output, asked: int | None) -> str | None:
 def _refuse_other_engine(checkpoint: Checkpoint, engine: Engine) -> None:
     """Results of two versions of an engine are not mixed either; which one it is shows only once it runs."""
     now = {"versions": dict(engine.info.versions), "device": engine.info.machine.get("device_type")}
+    replicas = engine.info.settings.get("replicas", 1)
+    told = {**now, "replicas": replicas} if replicas > 1 else now  # noted, but never a reason to refuse: see `_key`
     path = checkpoint.folder / ENGINE_FILE
     try:
         if not path.exists() or not checkpoint.resumed:
-            write_atomically(path, json.dumps(now, indent=1) + "\n")
+            write_atomically(path, json.dumps(told, indent=1) + "\n")
             return
-        then: Mapping[str, Any] = json.loads(path.read_bytes())
+        then: dict[str, Any] = json.loads(path.read_bytes())
+        then.pop("replicas", None)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be written: {error.strerror}") from None
     if then != now:

@@ -69,6 +69,7 @@ def _trial_parameters(trial: Trial) -> dict[str, str]:
         "control": plan.control.method if plan.control else "shuffled, a fresh seed per block",
         "engine.args": canonical_json(plan.engine.get("args", {})),
         "max_num_seqs": plan.engine.get("max_num_seqs"),
+        "replicas": plan.engine.get("replicas", 1),
         "mode": plan.engine.get("mode"),
         "prompts": plan.prompts_measured,
         "sampling": canonical_json(plan.sampling),
