@@ -16,7 +16,14 @@ import pytest
 
 from orderproof.tasks.engines import EngineError, Failure, Figures, Output, Request, Steps
 from orderproof.tasks.engines.client import VllmEngine
-from orderproof.tasks.engines.replicas import AHEAD_BATCHES, RUN_BATCHES, ReplicatedEngine, engine_of, together
+from orderproof.tasks.engines.replicas import (
+    AHEAD_BATCHES,
+    RUN_BATCHES,
+    ReplicatedEngine,
+    _SideBySide,
+    engine_of,
+    together,
+)
 from orderproof.tasks.engines.requests import RequestList
 from orderproof.tasks.engines.shares import Dealer
 from orderproof.tasks.jobs import EngineSpec
@@ -150,6 +157,8 @@ def test_whoever_looks_at_an_answer_may_fail_and_nothing_stays_behind(start: Sta
         children = [psutil.Process(each.pid) for each in engine.engines]
         with pytest.raises(OSError, match="no space left"):
             engine.run(requests(1000), SAMPLING, full)
+        with pytest.raises(EngineError, match="closed"):  # its answers must not be taken for the next pass's
+            engine.run(requests(1), SAMPLING, lambda _: None)
     assert not any(child.is_running() for child in children)
 
 
@@ -196,6 +205,14 @@ def test_steps_are_watched_with_what_runs_in_all_replicas(start: Start) -> None:
         figures = engine.run(requests(600 * BATCH), SAMPLING, lambda _: None, lots.append)
     assert len(figures.step_ms) == 0
     assert max(int(steps.running.max()) for steps in lots) == 2 * BATCH
+
+
+def test_the_steps_of_a_replica_that_works_alone_at_the_end_are_watched_too(start: Start) -> None:
+    lots: list[Steps] = []
+    share = 2 * RUN_BATCHES * BATCH - 1  # too short to be divided
+    with start(env={"STANDIN_STEP_MS": "1", "STANDIN_SLOW_DEVICE": "1"}) as engine:
+        engine.run(requests(2 * share), SAMPLING, lambda _: None, lots.append)
+    assert sum(len(steps.ms) for steps in lots) == 2 * -(-share // BATCH) * TOKENS
 
 
 def test_vllm_s_parallel_settings_reach_its_arguments_as_they_are(start: Start, tmp_path: Path) -> None:
@@ -289,3 +306,19 @@ def test_figures_of_replicas_are_put_side_by_side_in_time() -> None:
     assert (both.wall_s, both.replica_s) == (0.045, (0.03, 0.045))
     assert (both.preempted, both.prefix_queries, both.prefix_hits, both.steal) == (2, 20, 6, 0.2)
     assert both.accelerator == {"sm_clock_mhz": 1700.0, "temperature_c": 60.0}
+
+
+def test_steps_told_in_lots_come_to_the_same_as_all_at_once() -> None:
+    chance = np.random.default_rng(0)
+    each = [figures(chance.uniform(1, 9, n).tolist(), chance.integers(1, 9, n).tolist()) for n in (40, 70, 0)]
+    whole = together(each, Dealer(requests(1), 3, run=1, room=1))
+    beside, lots = _SideBySide(3), []
+    for k in range(0, 80, 8):
+        for replica, told in enumerate(each):
+            beside.add(replica, Steps(*(getattr(told, n)[k : k + 8] for n in ("step_ms", "running", "waiting"))))
+            if k + 8 >= len(told.step_ms):
+                beside.end(replica)
+            lots.append(beside.merged())
+    assert sum(len(lot.ms) > 0 for lot in lots) > 5, "merged while it goes on"
+    for name, wanted in (("ms", whole.step_ms), ("running", whole.running)):
+        assert np.concatenate([getattr(lot, name) for lot in lots]).tolist() == wanted.tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, pairwise
 
 import numpy as np
@@ -72,12 +72,10 @@ def test_a_replica_that_runs_dry_takes_the_back_half_of_the_longest_share() -> N
 
 
 def test_what_is_taken_is_never_shorter_than_a_run_nor_leaves_less() -> None:
-    work = np.concatenate([np.full(8 * RUN, 1e-6), [1e6], np.ones(4 * RUN)])  # half of the work is in one place
-    shares = Shares(work, 2, RUN)
-    alone = drain(shares, iter([0] * 100 + [1] * 100), 2)
-    runs = [share.stop - share.start for share in shares.dealt]
-    assert len(alone) == len(work)
-    assert min(runs) >= RUN
+    work = np.concatenate([np.full(2 * RUN, 10.0), [20.0 * RUN - 1], np.full(4 * RUN, 1e-3)])
+    shares = Shares(work, 2, RUN)  # nearly all work of the second share is in its first place
+    assert [shares.take(0) for _ in range(2)] == [range(RUN), range(RUN, 2 * RUN)]
+    assert shares.take(0) == range(3 * RUN, 4 * RUN)
 
 
 def test_a_share_below_two_runs_is_left_to_its_replica() -> None:
@@ -173,6 +171,21 @@ def test_a_source_that_fails_ends_every_replica_and_is_told_once() -> None:
     dealer = Dealer(torn(), 2, run=RUN, room=100)
     assert sorted(chain(*everything(dealer, 2))) == list(range(3 * RUN))
     assert str(dealer.fault) == "line 13 is torn"
+
+
+def test_a_list_that_cannot_be_read_on_ends_every_replica_at_once() -> None:
+    class Edited(RequestList):
+        def between(self, start: int, stop: int) -> Iterable[Request]:
+            if start == 3 * RUN:
+                raise ValueError("the file was changed")
+            return super().between(start, stop)
+
+    dealer = Dealer(Edited(numbered(20 * RUN), [8] * 20 * RUN), 2, run=RUN, room=100)
+    first, second = dealer.requests_of(0), dealer.requests_of(1)
+    assert next(second).number == 10 * RUN
+    assert [request.number for request in first] == list(range(3 * RUN))
+    assert [request.number for request in second] == list(range(10 * RUN + 1, 11 * RUN))
+    assert str(dealer.fault) == "the file was changed"
 
 
 def test_neighbours_stay_neighbours() -> None:
