@@ -79,9 +79,7 @@ class VllmEngine:
     def __enter__(self) -> VllmEngine:
         self._start()
         try:
-            args = {"model": str(self.model), **self.spec.args, "trust_remote_code": False}
-            load = {"op": "load", "args": args, "sampling": self.sampling, "env": self._environment()}
-            self._send({**load, "share": self._share()})
+            self._send(self._load_command())
             event = self._next(self.spec.start_timeout_s)
             self._info = EngineInfo(event["load_s"], event["versions"], event["machine"], event["settings"])
         except BaseException:
@@ -115,7 +113,7 @@ class VllmEngine:
         watch: Callable[[Steps], None] | None = None,
     ) -> Figures:
         limit = QUEUED_BATCHES * self.spec.max_num_seqs
-        self._send({"op": "pass", "sampling": dict(sampling), "queue": limit})
+        self._send({"op": "pass", "sampling": dict(sampling), "queue": limit, **self._pass_fields()})
         faults: list[BaseException] = []
         feeder = threading.Thread(target=self._feed, args=(requests, faults), daemon=True)
         feeder.start()
@@ -125,6 +123,8 @@ class VllmEngine:
             while (event := self._next(SILENCE_LIMIT_S))["event"] != "pass_done":
                 if event["event"] == "steps":
                     tell(_steps(event))
+                elif event["event"] == "routes":
+                    self._hear(event)
                 else:
                     sink(_output(event) if event["event"] == "output" else Failure(event["n"], event["error"]))
         except BaseException:
@@ -134,6 +134,18 @@ class VllmEngine:
         if faults:
             raise faults[0]  # after the requests before it were answered: the engine is ready for another pass
         return _figures(event, steps)
+
+    def _load_command(self) -> dict[str, Any]:
+        args = {"model": str(self.model), **self.spec.args, "trust_remote_code": False}
+        load = {"op": "load", "args": args, "sampling": self.sampling, "env": self._environment()}
+        return {**load, "share": self._share()}
+
+    def _pass_fields(self) -> dict[str, Any]:
+        """What engines/routing.py asks of a pass beside this."""
+        return {}
+
+    def _hear(self, event: Mapping[str, Any]) -> None:
+        """Routes: engines/routing.py takes them; nobody else asks for any."""
 
     def _start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)

@@ -8,12 +8,13 @@ sorts nothing, and answers under the numbers that the parent gave.
 Commands, in the order in which they may come:
     {"op": "load", "args": {EngineArgs}, "sampling": {SamplingParams}, "env": {...}, "share": {...} or null}
                                                          → loaded | load_failed
+        with "routing": the text of worker_routing.py, in an engine whose routes can be taken
     {"op": "probe", "mib": 256}                          → probed
-    {"op": "pass", "sampling": {...}, "queue": 32}       → request lines follow, then "end"
+    {"op": "pass", "sampling": {...}, "queue": 32}       → request lines follow, then "end"; "routing": see there
         {"op": "request", "n": 0, "ids": [token, ...], "sampling": {...} or null}
         {"op": "end"}                                    → outputs and steps as they come, then pass_done
     end of standard input                                → the process and all it started end at once
-Events: loaded, load_failed, probed, output, failed, steps, pass_done, died.
+Events: loaded, load_failed, probed, output, routes, failed, steps, pass_done, died.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import signal
 import sys
 import threading
 import time
+import types
 from typing import IO, Any
 
 Line = dict[str, Any]  # one command
@@ -86,6 +88,7 @@ class Session:
         self.out = out
         self.engine: Any = None  # vLLM's LLMEngine, once loaded
         self.stats: _StepStats | None = None
+        self.routing: Any = None  # worker_routing.py's Routing, in an engine whose routes can be taken
         self.probe_buffers: list[tuple[object, object, int]] = []
 
     def emit(self, event: str, **fields: Any) -> None:
@@ -97,7 +100,7 @@ class Session:
         try:
             if operation == "load":
                 os.environ.update(command["env"])  # here too: a container does not inherit the parent's
-                self.load(command["args"], command["sampling"], command.get("share"))
+                self.load(command)
             elif operation == "probe":
                 self.emit("probed", seconds=self.probe(command["mib"]))
             elif operation == "pass":
@@ -111,11 +114,11 @@ class Session:
             end_group(1)
         self.out.flush()
 
-    def load(self, args: Line, sampling: Line, share: Line | None) -> None:
+    def load(self, command: Line) -> None:
         """Check every name before the minutes that loading takes, then load."""
-        started = time.perf_counter()
-        devices = keep_to_share(**share) if share else None
-        _Sampler(sampling)
+        started, args = time.perf_counter(), command["args"]
+        devices = keep_to_share(**command["share"]) if command.get("share") else None
+        _Sampler(command["sampling"])
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -127,10 +130,14 @@ class Session:
                     f"engine.args.{key} is not one of vLLM's" + (f": did you mean {near[0]!r}?" if near else "")
                 )
         _refuse_batch_invariance()
+        module = _module("worker_routing", command["routing"]) if "routing" in command else None
+        if module:
+            args = module.engine_args(args)
         stats_class = _stats_class()
         arguments = EngineArgs(**{**args, "disable_log_stats": False})
         self.engine = LLMEngine.from_engine_args(arguments, stat_loggers=[stats_class])
         self.stats = stats_class.current
+        self.routing = module.attach(self.engine) if module else None
         self.emit("loaded", load_s=time.perf_counter() - started, **_describe(self.engine, devices))
 
     def probe(self, mib: int) -> float:
@@ -161,6 +168,8 @@ class Session:
         if engine.vllm_config.cache_config.enable_prefix_caching and not engine.reset_prefix_cache():
             raise RuntimeError("vLLM did not empty its prefix cache, so this pass would find what the last one left")
         self.stats.clear()
+        if self.routing:
+            self.routing.begin(command.get("routing") or {})
         steps = _StepLog(self)
         first = _fill(commands, [], limit)  # the first batch must not depend on how fast the parent writes
         steal, hardware = CpuSteal(), accelerator()
@@ -214,6 +223,8 @@ class Session:
             if not output.finished:
                 continue
             done += 1
+            if self.routing and (routes := self.routing.take(output)):
+                self.emit("routes", n=int(output.request_id), **routes)
             self.emit(
                 "output",
                 n=int(output.request_id),
@@ -358,6 +369,14 @@ def _refuse_batch_invariance() -> None:
             "vLLM has no batch-invariant mode (engine.batch_invariant, VLLM_BATCH_INVARIANT) for this device: it needs "
             "an NVIDIA GPU of compute capability 8.0 or higher, an AMD Instinct (gfx90a, gfx942, gfx950) or Intel's XPU"
         )
+
+
+def _module(name: str, source: str) -> Any:
+    """A module from its text: it needs no file here."""
+    module = types.ModuleType(name)
+    sys.modules[name] = module  # dataclasses look there
+    exec(compile(source, f"{name}.py", "exec"), module.__dict__)
+    return module
 
 
 def _describe(engine: Any, devices: list[str] | None) -> dict[str, Any]:

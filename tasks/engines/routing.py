@@ -1,0 +1,77 @@
+"""The parent's side of routing: a vLLM whose experts are captured, or whose routing is overridden. Never for a
+measurement of orders: it runs eagerly, and its listening takes time.
+
+In: what VllmEngine takes. Out: its answers, and the experts of every token that a request computed, or why they are
+missing. Knows nothing of the files that routes are kept in.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orderproof.tasks.engines import Failure, Figures, Output, Request
+from orderproof.tasks.engines.client import VllmEngine
+from orderproof.tasks.jobs import EngineSpec
+
+WORKER_ROUTING = Path(__file__).with_name("worker_routing.py")
+
+
+@dataclass(frozen=True, eq=False)
+class Routed:
+    """The experts of one request."""
+
+    number: int  # the request's
+    experts: NDArray[Any] | None  # uint8 or uint16[prompt + generated − 1 tokens, layers, top_k]; None: missing
+    missing: str  # why
+
+
+class RoutingEngine(VllmEngine):
+    """A vLLM engine in a child process whose routers are listened to."""
+
+    def __init__(self, spec: EngineSpec, model: Path, sampling: Mapping[str, Any], log: Path) -> None:
+        """As VllmEngine. The engine's core always runs in the child's own process, where its routers are within reach.
+
+        Raises:
+            EngineError: the model's folder is missing.
+        """
+        super().__init__(spec.model_copy(update={"in_process": True}), model, sampling, log)
+        self._routing: dict[str, Any] = {}
+        self._take: Callable[[Routed], None] | None = None
+
+    def capture(
+        self,
+        requests: Iterable[Request],
+        sampling: Mapping[str, Any],
+        sink: Callable[[Output | Failure], None],
+        take: Callable[[Routed], None],
+    ) -> Figures:
+        """A pass that also hands each request's routes to `take`, just before its answer reaches `sink`."""
+        self._routing, self._take = {"capture": True}, take
+        try:
+            return self.run(requests, sampling, sink)
+        finally:
+            self._routing, self._take = {}, None
+
+    def _load_command(self) -> dict[str, Any]:
+        return {**super()._load_command(), "routing": WORKER_ROUTING.read_text("utf-8")}
+
+    def _pass_fields(self) -> dict[str, Any]:
+        return {"routing": self._routing}
+
+    def _hear(self, event: Mapping[str, Any]) -> None:
+        assert self._take is not None
+        self._take(_routed(event))
+
+
+def _routed(event: Mapping[str, Any]) -> Routed:
+    if "missing" in event:
+        return Routed(event["n"], None, event["missing"])
+    content = np.frombuffer(base64.b64decode(event["experts"]), f"<u{event['bytes_per_expert']}")
+    return Routed(event["n"], content.reshape(event["shape"]), "")
