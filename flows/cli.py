@@ -105,6 +105,26 @@ def generate(
     _say(run.as_json(), as_json, _batch_lines(this, run))
 
 
+@app.command(epilog=_examples("orderproof capture six-domains", "orderproof capture six-domains --prompts 256 --json"))
+def capture(
+    job: Name,
+    params: Params = PARAMS,
+    prompts: Annotated[
+        int | None, typer.Option(min=2, help="Sample so many; without it 32 batches' worth, and at least 1,024.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the sample.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Which experts every token of a sample chooses: into data/JOB/routes.parquet, and what batches touch."""
+    _check_folders(load_job(params, job))
+    with _prefect("A capture that did not end leaves the routes of the last one as they were: run it again"):
+        from orderproof.flows.capture import capture_routes
+        from orderproof.tasks.routing.report import lines
+
+        report = capture_routes(job, params=str(params.resolve()), prompts=prompts, seed=seed)
+    _say(report.as_json(), as_json, ["", *lines(report)])
+
+
 @app.command(
     epilog=_examples(
         "orderproof reproduce six-domains",

@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -76,7 +76,7 @@ class VllmEngine:
         assert self._child is not None
         return self._child.pid
 
-    def __enter__(self) -> VllmEngine:
+    def __enter__(self) -> Self:
         self._start()
         try:
             self._send(self._load_command())

@@ -8,7 +8,8 @@ missing. Knows nothing of the files that routes are kept in.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ class RoutingEngine(VllmEngine):
             EngineError: the model's folder is missing.
         """
         super().__init__(spec.model_copy(update={"in_process": True}), model, sampling, log)
-        self._routing: dict[str, Any] = {}
+        self._k0: int | None = None
         self._take: Callable[[Routed], None] | None = None
 
     def capture(
@@ -53,17 +54,30 @@ class RoutingEngine(VllmEngine):
         take: Callable[[Routed], None],
     ) -> Figures:
         """A pass that also hands each request's routes to `take`, just before its answer reaches `sink`."""
-        self._routing, self._take = {"capture": True}, take
+        self._take = take
         try:
             return self.run(requests, sampling, sink)
         finally:
-            self._routing, self._take = {}, None
+            self._take = None
+
+    @contextlib.contextmanager
+    def opportunistic(self, k0: int | None) -> Iterator[None]:
+        """Passes in this context are lossy: Opportunistic Expert Activation with `k0` experts of each token's own.
+
+        None leaves the model's routing alone.
+        """
+        self._k0 = k0
+        try:
+            yield
+        finally:
+            self._k0 = None
 
     def _load_command(self) -> dict[str, Any]:
         return {**super()._load_command(), "routing": WORKER_ROUTING.read_text("utf-8")}
 
     def _pass_fields(self) -> dict[str, Any]:
-        return {"routing": self._routing}
+        oea = {"oea": {"k0": self._k0}} if self._k0 is not None else {}
+        return {"routing": {"capture": self._take is not None, **oea}}
 
     def _hear(self, event: Mapping[str, Any]) -> None:
         assert self._take is not None

@@ -251,18 +251,34 @@ class Oea:
         """In place of the router's `_compute_routing`: float32 weights and int32 experts, [rows, top_k] both."""
         import torch
 
-        logits, best = torch.topk(router_logits, self.top_k, dim=-1)
         decoding = torch.from_numpy(self.decoding(len(router_logits)))
-        if decoding.any():
-            loaded = torch.zeros(router_logits.shape[-1], dtype=torch.bool)
-            loaded[best[decoding, : self.k0].flatten()] = True
-            loaded[best[~decoding].flatten()] = True
-            allowed = router_logits[decoding].masked_fill(~loaded, -torch.inf)
-            logits[decoding], best[decoding] = torch.topk(allowed, self.top_k, dim=-1)
-            # Fewer than top_k are loaded: what is left points to the token's best expert, at no weight.
-            best = torch.where(logits == -torch.inf, best[:, :1], best)
-        if self.renormalize:
-            weights = torch.softmax(logits, dim=-1)
-        else:
-            weights = (logits - torch.logsumexp(router_logits, dim=-1, keepdim=True)).exp()
-        return weights.to(torch.float32), best.to(torch.int32)
+        return opportunistic(router_logits, self.top_k, self.k0, decoding, self.renormalize)
+
+
+def opportunistic(router_logits: Any, top_k: int, k0: int, decoding: Any, renormalize: bool) -> tuple[Any, Any]:
+    """The two phases of Opportunistic Expert Activation on one layer and step.
+
+    Args:
+        router_logits: [rows, experts].
+        decoding: bool[rows]; the other rows get what the model gives them.
+        renormalize: whether the weights of a token's experts sum to 1, as the model's own do or not.
+
+    Returns:
+        float32 weights and int32 experts, [rows, top_k] both. Where fewer than top_k experts are loaded, what is left
+        of a row points to its best expert, at no weight.
+    """
+    import torch
+
+    logits, best = torch.topk(router_logits, top_k, dim=-1)
+    if decoding.any():
+        loaded = torch.zeros(router_logits.shape[-1], dtype=torch.bool)
+        loaded[best[decoding, :k0].flatten()] = True
+        loaded[best[~decoding].flatten()] = True
+        allowed = router_logits[decoding].masked_fill(~loaded, -torch.inf)
+        logits[decoding], best[decoding] = torch.topk(allowed, top_k, dim=-1)
+        best = torch.where(logits == -torch.inf, best[:, :1], best)
+    if renormalize:
+        weights = torch.softmax(logits, dim=-1)
+    else:
+        weights = (logits - torch.logsumexp(router_logits, dim=-1, keepdim=True)).exp()
+    return weights.to(torch.float32), best.to(torch.int32)

@@ -1,0 +1,85 @@
+"""Which experts do this job's prompts use? Listen to the model's routers on a sample, and say what batches touch.
+
+In: the name of a job in params.yaml. Out: data/<job>/routes.parquet, a `RoutingReport`, and its table and picture under
+reports/routing/<job>/. Nothing is timed here and nothing decided; works with and without a Prefect server.
+
+    orderproof capture six-domains
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prefect import flow, task
+from prefect.cache_policies import NO_CACHE
+
+from orderproof.flows.accelerator import accelerator
+from orderproof.flows.measure import validate
+from orderproof.flows.reporting import progress_bar, run_logger
+from orderproof.flows.server import end_server_with_this_process
+from orderproof.tasks.engines.routing import RoutingEngine
+from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.models import ModelFacts, read_model
+from orderproof.tasks.prompts import TokenizedPrompts, dataset_md5
+from orderproof.tasks.routing import report as reports
+from orderproof.tasks.routing.capture import Captured, Sample, capture, refuse_dense
+from orderproof.tasks.routing.report import RoutingReport
+from orderproof.tasks.routing.routes import open_routes
+from orderproof.tasks.routing.sample import groups_of, sample_size, stratified
+from orderproof.tasks.routing.statistics import routing_table
+
+
+@flow(name="capture-routes", flow_run_name="capture {job}", persist_result=False)
+def capture_routes(job: str, params: str = "params.yaml", prompts: int | None = None, seed: int = 0) -> RoutingReport:
+    """Capture the routes of a sample of a job's prompts.
+
+    Args:
+        job: its name in params.yaml.
+        params: path of params.yaml.
+        prompts: how many to capture; None: as many as the table needs.
+        seed: of the sample.
+    """
+    end_server_with_this_process()
+    this = load_job(Path(params), job)
+    model = read_model(this.model_path, this.model)
+    refuse_dense(model)
+    sample = draw_sample(this, validate(this), prompts, seed)
+    with accelerator(), start_routing_engine(this) as engine:
+        captured = capture_sample(this, model, sample, engine)
+    return report(this, model, sample, captured)
+
+
+def start_routing_engine(job: Job) -> RoutingEngine:
+    """vLLM in a child process, with its routers listened to."""
+    log = job.root / ".orderproof" / "logs" / f"{job.name}-routing.log"
+    return RoutingEngine(job.engine, job.model_path, job.sampling, log)
+
+
+@task(name="sample", task_run_name="draw the sample", cache_policy=NO_CACHE)
+def draw_sample(job: Job, prompts: TokenizedPrompts, wanted: int | None, seed: int) -> Sample:
+    """Prompts from all over the file."""
+    size = wanted or sample_size(len(prompts), job.engine.max_num_seqs)
+    places = stratified(len(prompts), size, seed)
+    run_logger().info("%d of %d prompts are captured", len(places), len(prompts))
+    return Sample(prompts.take(places), places, len(prompts), seed, dataset_md5(job.prompts_path))
+
+
+@task(name="capture", task_run_name="capture the sample's routes", cache_policy=NO_CACHE)
+def capture_sample(job: Job, model: ModelFacts, sample: Sample, engine: RoutingEngine) -> Captured:
+    """One pass, untimed."""
+    with progress_bar() as bar:
+        row = bar.add_task("capturing", total=len(sample.prompts), rate="")
+        return capture(job, model, sample, engine, lambda done, total: bar.update(row, completed=done))
+
+
+@task(name="report", task_run_name="tabulate and draw", cache_policy=NO_CACHE)
+def report(job: Job, model: ModelFacts, sample: Sample, captured: Captured) -> RoutingReport:
+    """The study's table for these prompts, from the file that was written."""
+    kind, groups = groups_of(sample.prompts, job.order)
+    with open_routes(captured.path, model, sample.dataset_md5) as routes:
+        record = routes.record
+        shape = (record.layers, record.experts, record.top_k)
+        table = routing_table(routes, dict(zip(sample.prompts.ids, groups, strict=True)), kind, shape, sample.seed)
+    made = RoutingReport(job.name, captured, table, model.toy, reports.reports_dir(job))
+    reports.write_report(made)
+    return made
