@@ -37,12 +37,15 @@ class RoutingEngine(VllmEngine):
     """A vLLM engine in a child process whose routers are listened to."""
 
     def __init__(self, spec: EngineSpec, model: Path, sampling: Mapping[str, Any], log: Path) -> None:
-        """As VllmEngine. The engine's core always runs in the child's own process, where its routers are within reach.
+        """As VllmEngine, and one engine however many replicas the job has. Its core always runs in the child's own
+        process, where its routers are within reach.
 
         Raises:
             EngineError: the model's folder is missing.
         """
-        super().__init__(spec.model_copy(update={"in_process": True}), model, sampling, log)
+        devices = spec.devices[:1] if spec.devices else None
+        alone = spec.model_copy(update={"in_process": True, "replicas": 1, "devices": devices})
+        super().__init__(alone, model, sampling, log)
         self._k0: int | None = None
         self._take: Callable[[Routed], None] | None = None
 

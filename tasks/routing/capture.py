@@ -89,9 +89,11 @@ def capture(
         EngineError: the engine died. Likewise.
     """
     prompts, path = sample.prompts, routes_path(job)
-    sampling = {**job.sampling, "n": 1}  # one output's tokens tell what a prompt's do
     answered: set[int] = set()
-    requests = [Request(k, prompts.token_ids(k), prompts.samplings[k]) for k in range(len(prompts))]
+    one = {"n": 1}  # output of each prompt, however many the job asks for
+    requests = [
+        Request(k, prompts.token_ids(k), {**own, **one} if own else None) for k, own in enumerate(prompts.samplings)
+    ]
     with write_routes(path, _record(job, model, sample, engine)) as writer:
         ledger = _Ledger(writer, prompts)
 
@@ -101,7 +103,7 @@ def capture(
                 ledger.miss(answer.number, answer.reason)
             progress(len(answered), len(prompts))
 
-        figures = engine.capture(requests, sampling, sink, ledger.take)
+        figures = engine.capture(requests, {**job.sampling, **one}, sink, ledger.take)
         ledger.close()
     return Captured(
         path, sample.total, len(prompts), ledger.prefill_tokens, ledger.decode_tokens, ledger.missing, figures.wall_s

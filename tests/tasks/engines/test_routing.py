@@ -84,7 +84,7 @@ def against_transformers(
         chosen = torch.tensor(taken.experts(number).astype(np.int64))
         forced[:] = [chosen]
         with torch.no_grad():
-            tokens = torch.tensor([prompt + list(answer.token_ids)[:-1]])
+            tokens = torch.tensor([prompt + list(answer.completions[0].token_ids)[:-1]])
             logits = torch.stack([one.float() for one in network(tokens, output_router_logits=True).router_logits], 1)
         assert chosen.shape[:2] == logits.shape[:2], "a row for every token but the last, in every layer"
         best = logits.topk(chosen.shape[-1])
@@ -187,7 +187,9 @@ def test_with_all_of_a_tokens_experts_kept_nothing_is_lost(engine: RoutingEngine
 
 
 def tokens_of(taken: Taken) -> dict[int, list[int]]:
-    return {k: list(answer.token_ids) for k, answer in taken.answers.items() if isinstance(answer, Output)}
+    return {
+        k: list(answer.completions[0].token_ids) for k, answer in taken.answers.items() if isinstance(answer, Output)
+    }
 
 
 def touched(taken: Taken) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orderproof.tasks.engines import EngineError, EngineInfo, Failure, Output, Request
+from orderproof.tasks.engines import Completion, EngineError, EngineInfo, Failure, Output, Request
 from orderproof.tasks.engines.routing import Routed
 from orderproof.tasks.jobs import EngineSpec, Job, OrderSpec
 from orderproof.tasks.models import ModelFacts, MoeFacts
@@ -33,7 +33,7 @@ class ToldEngine:
 
     def __init__(self, refuse: int = -1, lose: int = -1, die: int = -1, silent: int = -1, layers: int = LAYERS) -> None:
         self.refuse, self.lose, self.die, self.silent, self.layers = refuse, lose, die, silent, layers
-        self.sampling: Mapping[str, Any] = {}
+        self.samplings: list[dict[str, Any]] = []
         self.info = EngineInfo(1.0, {"vllm": "0"}, {"device_type": "cpu"}, {"max_num_seqs": 8, "mode": "eager"})
 
     def capture(
@@ -43,7 +43,8 @@ class ToldEngine:
         sink: Callable[[Output | Failure], None],
         take: Callable[[Routed], None],
     ) -> Any:
-        self.sampling = sampling
+        requests = list(requests)
+        self.samplings = [{**sampling, **(request.sampling or {})} for request in requests]
         random = np.random.default_rng(0)
         for request in requests:
             if request.number == self.die:
@@ -57,7 +58,7 @@ class ToldEngine:
             experts = np.argsort(keys)[..., :TOP_K].astype(np.uint8)
             lost = request.number == self.lose
             take(Routed(request.number, None if lost else experts, "it was preempted" if lost else ""))
-            sink(Output(request.number, [1] * GENERATED, "text", "length", 0, 0.0, 0.0))
+            sink(Output(request.number, (Completion([1] * GENERATED, "text", "length"),), 0, 0.0, 0.0))
 
         class Done:
             wall_s = 2.0
@@ -103,8 +104,11 @@ def test_a_refused_a_lost_and_a_silent_request_are_missing_with_their_reasons(jo
 
 def test_one_output_is_generated_for_a_prompt_that_gets_several(job: Job) -> None:
     engine: Any = ToldEngine()
-    capture(job, MODEL, sample(), engine)
-    assert engine.sampling == {"temperature": 0, "n": 1}
+    own = [{"n": 3, "top_p": 0.5}, None, {"top_p": 0.5}]
+    prompts = prompts_of(["code", "law", "maths"], samplings=own)
+    capture(job, MODEL, Sample(prompts, np.arange(3), 3, 0, MD5), engine)
+    plain = {"temperature": 0, "n": 1}
+    assert engine.samplings == [{**plain, "top_p": 0.5}, plain, {**plain, "top_p": 0.5}]
 
 
 def test_an_engine_that_dies_midway_leaves_the_last_routes_as_they_were(job: Job) -> None:
