@@ -95,7 +95,6 @@ class _OpenSteps:
         self._unions = np.zeros((2 * LOT_STEPS, source.layers, words(source.experts)), np.uint64)
         self._counts = np.zeros((2 * LOT_STEPS, 3), np.int32)  # running, prompt tokens, queued behind (-1: as before)
         self._counts[:, 2] = -1
-        self._queued = 0
         self._admitted: list[tuple[int, int]] = []
         self._ends: list[tuple[int, int, int]] = []  # heap: step, place in the order of admission, number
         self._requests = 0
@@ -120,8 +119,9 @@ class _OpenSteps:
         """Hand over the steps before a step, and forget them."""
         steps = before - self.first
         running, prefill_tokens, queued = self._counts[:steps].T.copy()
-        known = np.maximum.accumulate(np.where(queued >= 0, np.arange(steps), -1))
-        queued = np.where(known >= 0, queued[known], self._queued)
+        queued = queued[
+            np.maximum.accumulate(np.where(queued >= 0, np.arange(steps), 0))
+        ]  # a lot begins as one is added
         ended = []
         while self._ends and self._ends[0][0] < before:
             step, _, number = heapq.heappop(self._ends)
@@ -136,7 +136,7 @@ class _OpenSteps:
             tuple(admitted),
             tuple(ended),
         )
-        self._queued, self._admitted = int(queued[-1]), self._admitted[len(admitted) :]
+        self._admitted = self._admitted[len(admitted) :]
         self._forget(steps)
         return lot
 
