@@ -55,7 +55,7 @@ def reproduce_baseline(job: str, params: str = "params.yaml", restart: bool = Fa
         batch = generation.begin(this, source, order, tokenizer, restart=restart, folder=pinned.FOLDER)
         held.enter_context(batch.checkpoint)
         announce_changes(batch, baseline)
-        generated, engine = generate_pending(batch)
+        batch, generated, engine = generate_pending(batch)
         made = compare(batch, baseline, why, generated, engine, started)
         batch.checkpoint.discard()
     return announce_reproduction(record(this, report(this, made), inputs), this)

@@ -24,6 +24,8 @@ def announce_changes(batch: Batch, baseline: Baseline) -> None:
         log.warning("%s does not say what it rests on, so what changed since cannot be told", baseline.path)
         return
     changed = changes(baseline.provenance, provenance_of(batch.checkpoint.folder))
+    if batch.coming:  # an order that is made while it is sent is compared in the report
+        changed = tuple(change for change in changed if not change.startswith("order"))
     log.info("since the baseline %s changed", f"{len(changed)} settings" if changed else "no setting")
     for change in changed:
         log.warning("changed since the baseline: %s", change)

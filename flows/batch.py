@@ -4,6 +4,7 @@ In: the name of a job in params.yaml. Out: data/<job>/outputs.parquet, a `BatchR
 hold of it. A run that was killed goes on where it was; works with and without a Prefect server.
 
     orderproof generate six-domains
+    producer | orderproof generate six-domains --prompts - --output - | consumer
 """
 
 from __future__ import annotations
@@ -22,44 +23,75 @@ from orderproof.flows.measure import start_engine
 from orderproof.flows.reporting import flow_run_id
 from orderproof.flows.server import end_server_with_this_process
 from orderproof.tasks import recording
-from orderproof.tasks.batch import checkpoint, delivery, generation, sending
+from orderproof.tasks.batch import checkpoint, coming, delivery, generation, sending
 from orderproof.tasks.batch import recording as batch_recording
 from orderproof.tasks.batch.delivery import Delivered
 from orderproof.tasks.batch.generation import Batch, Generated
+from orderproof.tasks.batch.output_lines import OutputLines, open_output
 from orderproof.tasks.batch.record import BatchRun, record_of
 from orderproof.tasks.engines import Engine, EngineInfo
 from orderproof.tasks.jobs import Job, load_job
 from orderproof.tasks.orders import Order
 from orderproof.tasks.prompts.source import PromptSource
+from orderproof.tasks.prompts.stream import LINGER_S, PromptStream, Stream
 from orderproof.tasks.prompts.tokenization import Tokenizer
 
 
 @flow(name="run-batch", flow_run_name="generate {job}", persist_result=False)
-def run_batch(job: str, params: str = "params.yaml", restart: bool = False) -> BatchRun:
+def run_batch(
+    job: str,
+    params: str = "params.yaml",
+    restart: bool = False,
+    prompts: str | None = None,
+    follow: float | None = None,
+    linger: float = LINGER_S,
+    output: str | None = None,
+) -> BatchRun:
     """Generate for every prompt of a job, in the order that was promoted for it.
 
     Args:
         job: its name in params.yaml.
         params: path of params.yaml.
         restart: begin anew; an unfinished run's results are moved aside, never deleted.
+        prompts: a stream of JSON lines instead of the job's file: `-` for the standard input, or a path.
+        follow: `prompts` is a file that grows, and ends when nothing was added for so many seconds.
+        linger: seconds that an incomplete window waits for more prompts while the engine has less to do than it could.
+        output: results as JSON lines while the job runs: `-` for the standard output, or a path.
     """
     end_server_with_this_process()
     this, started = load_job(Path(params), job), datetime.datetime.now(datetime.UTC)
+    stream = None if prompts is None else Stream(prompts, follow, linger)
     with ExitStack() as held:
         held.enter_context(
             checkpoint.only_run(this.data_dir, wait=this.generate.when_running == "wait", waiting=_waiting)
         )
-        inputs = recording.inputs_of(this)
-        source = held.enter_context(validate(this))
-        tokenizer = Tokenizer(this)
-        order, why = choose_order(this, source, tokenizer)
-        batch = generation.begin(this, source, order, tokenizer, restart=restart)
+        inputs = None if stream else recording.inputs_of(this)
+        batch, why = begin_stream(this, stream, restart) if stream else begin(this, restart)
         held.enter_context(batch.checkpoint)
-        generated, engine = generate_pending(batch)
+        held.enter_context(batch.source)
+        lines = OutputLines(batch.checkpoint, held.enter_context(open_output(output))) if output else None
+        batch, generated, engine = generate_pending(batch, lines)
+        held.enter_context(batch.file)
         delivered = restore(batch)
+        if stream:
+            this = coming.keep_streamed(this, batch.file.path)
         run = record_of(batch, why, generated, engine, delivered, started)
         batch.checkpoint.discard()
     return announce_batch(record(this, report(this, run), inputs), this)
+
+
+def begin(job: Job, restart: bool) -> tuple[Batch, str]:
+    """Of a job's own prompts: all are checked and their order is known or begun before anything is spent."""
+    source, tokenizer = validate(job), Tokenizer(job)
+    order, why = choose_order(job, source, tokenizer)
+    return generation.begin(job, source, order, tokenizer, restart=restart), why
+
+
+@task(name="open the stream", task_run_name="open the stream", cache_policy=NO_CACHE)
+def begin_stream(job: Job, stream: Stream, restart: bool) -> tuple[Batch, str]:
+    """Of prompts that come one after the other; those that came before must come again."""
+    order, why = sending.order_of_stream(job)
+    return generation.begin_stream(job, stream, order, Tokenizer(job), restart=restart), why
 
 
 @task(name="validate", task_run_name="validate prompts", cache_policy=NO_CACHE)
@@ -71,32 +103,36 @@ def validate(job: Job) -> PromptSource:
 @task(name="order", task_run_name="take or make the order", cache_policy=NO_CACHE)
 def choose_order(
     job: Job, source: PromptSource, tokenizer: Tokenizer, folder: str = checkpoint.FOLDER
-) -> tuple[Order, str]:
+) -> tuple[Order | sending.InWindows, str]:
     """The promoted order; for new prompts what its way to order gives; else the file's own."""
     kept = checkpoint.kept_order(job.data_dir / folder)
     return sending.order_of(job, source, lambda: tokenizer, kept)
 
 
-def generate_pending(batch: Batch) -> tuple[Generated, EngineInfo | None]:
-    """An engine for what is still to be sent; none where an earlier run has finished everything."""
-    if not len(batch.checkpoint.pending):
-        return Generated(), None
+def generate_pending(batch: Batch, lines: OutputLines | None = None) -> tuple[Batch, Generated, EngineInfo | None]:
+    """An engine for what is still to be sent; none where an earlier run has finished everything.
+
+    Returns the batch with its whole order, which a stream and a windowed order have only now.
+    """
+    if not batch.unfinished:
+        return generation.complete(batch), Generated(), None
     with accelerator(), start_engine(batch.job) as engine:
-        return generate(batch, engine), engine.info
+        generated, info = generate(batch, engine, lines), engine.info
+    return generation.complete(batch), generated, info
 
 
 @task(name="generate", task_run_name="generate", cache_policy=NO_CACHE)
-def generate(batch: Batch, engine: Engine) -> Generated:
+def generate(batch: Batch, engine: Engine, lines: OutputLines | None = None) -> Generated:
     """What is still to be sent, each answer on disk as it finishes."""
-    kept, total = batch.checkpoint.resumed, len(batch.source)
+    kept, total = batch.checkpoint.resumed, None if isinstance(batch.source, PromptStream) else len(batch.source)
     if kept:
-        get_run_logger().info("%d of %d prompts were finished by an earlier run and are not sent again", kept, total)
+        get_run_logger().info("%d prompts were finished by an earlier run and are not sent again", kept)
     if batch.checkpoint.damaged:
         get_run_logger().warning(
             "%d results on disk were damaged: their prompts are sent again", batch.checkpoint.damaged
         )
     with BatchReporter(batch.job, total, kept) as reporter:
-        return generation.generate(batch, engine, reporter.progress)
+        return generation.generate(batch, engine, reporter.progress, lines.kept if lines else None)
 
 
 @task(name="restore", task_run_name="restore the file's order, validate outputs", cache_policy=NO_CACHE)
@@ -112,7 +148,7 @@ def report(job: Job, run: BatchRun) -> BatchRun:
 
 
 @task(name="record", task_run_name="record in DVC", cache_policy=NO_CACHE)
-def record(job: Job, run: BatchRun, inputs: recording.Inputs) -> BatchRun:
+def record(job: Job, run: BatchRun, inputs: recording.Inputs | None) -> BatchRun:
     """The outputs in DVC, and published as far as the job asks for it."""
     return batch_recording.record(job, run, inputs)
 

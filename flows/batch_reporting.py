@@ -29,7 +29,8 @@ LOG_EVERY_S = 60.0
 class BatchReporter:
     """Progress of a batch: a bar on a terminal, a line a minute in the log, a progress artifact in Prefect."""
 
-    def __init__(self, job: Job, total: int, resumed: int) -> None:
+    def __init__(self, job: Job, total: int | None, resumed: int) -> None:
+        """`total`: None for a stream, whose end nobody knows."""
         self.job, self.total, self.resumed = job, total, resumed
         self.started = self.drawn = self.logged = self.told = time.monotonic()
         self.telling: threading.Thread | None = None
@@ -52,7 +53,7 @@ class BatchReporter:
     ) -> None:
         self.bar.stop()
         if kind is None:
-            self._tell(self.total)
+            self._tell(self.total or 0)
 
     def progress(self, done: int, total: int, steps: StepSummary) -> None:
         """Called for every finished request: it must cost next to nothing."""
@@ -85,7 +86,7 @@ class BatchReporter:
             update_progress_artifact(artifact, percent)
 
     def _percent(self, done: int) -> float:
-        return round(100 * done / max(1, self.total), 1)
+        return 0.0 if self.total is None else round(100 * done / max(1, self.total), 1)
 
 
 def announce_batch(run: BatchRun, job: Job) -> BatchRun:

@@ -81,6 +81,8 @@ def measure(
         "orderproof generate six-domains",
         "orderproof generate six-domains --json",
         "orderproof generate six-domains --restart",
+        "producer | orderproof generate six-domains --prompts - --output - | consumer",
+        "orderproof generate six-domains --prompts growing.jsonl --follow 60",
     )
 )
 def generate(
@@ -89,20 +91,63 @@ def generate(
     restart: Annotated[
         bool, typer.Option(help="Begin anew; an unfinished run's results are moved aside, never deleted.")
     ] = False,
+    prompts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STREAM",
+            help="Instead of the job's own prompts, JSON lines as they come: `-` for standard input, or a path. They "
+            "are ordered window by window in the promoted way and kept in data/JOB/streamed.jsonl, outside DVC.",
+        ),
+    ] = None,
+    follow: Annotated[
+        float | None,
+        typer.Option(
+            min=0, metavar="SECONDS", help="The stream is a file that grows: it ends when nothing was added so long."
+        ),
+    ] = None,
+    linger: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="While the engine has less to do than it could, a window waits so long for its next prompt.",
+        ),
+    ] = 5.0,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            help="Results as JSON lines too, in the prompts' order, a window as soon as it is complete: a path, or `-`."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run the whole job in its promoted order into data/JOB/outputs.parquet; after a crash, go on where it was."""
+    """Run the whole job in its promoted order into data/JOB/outputs.parquet; after a crash, go on where it was.
+
+    A stream goes on too: give the same prompts from the beginning again, and those that are finished are not sent.
+    """
     this = load_job(params, job)
     _check_folders(this)
+    if follow is not None and prompts is None:
+        raise typer.BadParameter("names no file: give it with --prompts", param_hint="--follow")
     kept = (
         f"Results are kept: `orderproof status {job}` tells whether the outputs are whole, and running again goes on "
         "otherwise"
     )
+    source = prompts if prompts in (None, "-") else os.path.abspath(str(prompts))
     with _prefect(kept):
         from orderproof.flows.batch import run_batch
 
-        run = run_batch(job, params=str(params.resolve()), restart=restart)
-    _say(run.as_json(), as_json, _batch_lines(this, run))
+        run = run_batch(
+            job,
+            params=str(params.resolve()),
+            restart=restart,
+            prompts=source,
+            follow=follow,
+            linger=linger,
+            output=output,
+        )
+    with contextlib.redirect_stdout(sys.stderr if output == "-" else sys.stdout):
+        _say(run.as_json(), as_json, _batch_lines(this, run))
 
 
 @app.command(epilog=_examples("orderproof capture six-domains", "orderproof capture six-domains --prompts 256 --json"))

@@ -69,7 +69,7 @@ def compare(
         provenance=baseline.provenance,
         reproduced=str(path.relative_to(job.root)),
         reproduced_md5=md5_of(path),
-        dataset_md5=batch.source.md5,
+        dataset_md5=batch.file.md5,
         order=batch.checkpoint.order.record(),
         order_why=why,
         batch_invariant=job.engine.environment.get(BATCH_INVARIANT, "0") != "0",
@@ -86,7 +86,7 @@ def compare(
 
 def _scores(batch: Batch, scorer: str, ids: Sequence[str], texts: Sequence[str | None]) -> Float64:
     """float64[n]: NaN where a request failed or its prompt has no reference."""
-    prompts = batch.source.read(batch.source.places(ids).tolist())
+    prompts = batch.file.read(batch.file.places(ids).tolist())
     return np.array(
         [
             np.nan if text is None or prompt.reference is None else score(scorer, text, prompt.reference)
@@ -106,7 +106,7 @@ def _runs(batch: Batch, scored: Scored) -> Int64:
     permutation = batch.checkpoint.order.permutation
     position = np.empty(len(permutation), np.int64)
     position[permutation] = np.arange(len(permutation))
-    return position[batch.source.places(scored.ids)] // batch.job.engine.max_num_seqs
+    return position[batch.file.places(scored.ids)] // batch.job.engine.max_num_seqs
 
 
 def _rebased(batch: Batch, baseline: Baseline) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ import shutil
 import socket
 import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -215,22 +215,48 @@ def open_checkpoint(folder: Path, key: Mapping[str, Any], order: Order, *, resta
     Raises:
         CheckpointError: the checkpoint there is of another key (what differs is named), or cannot be written.
     """
-    key = json.loads(json.dumps({**key, "order": order.record().model_dump()}))
+    key = {**key, "order": order.record().model_dump()}
+    begin_folder(folder, key, order.permutation, restart=restart)
+    return Checkpoint(folder, order)
+
+
+def begin_folder(
+    folder: Path,
+    key: Mapping[str, Any],
+    sent: NDArray[np.int64],
+    *,
+    told_later: Sequence[str] = (),
+    restart: bool = False,
+) -> None:
+    """See that a folder holds a checkpoint of this key.
+
+    Args:
+        sent: the order of sending, as far as it is known, of a new one.
+        told_later: parts of the key that one that is far enough has, and need not have yet.
+
+    Raises:
+        CheckpointError: as `open_checkpoint`.
+    """
+    key = json.loads(json.dumps(key))
     shutil.rmtree(_out_of_sight(folder), ignore_errors=True)  # a crash after a job's end left it
     try:
         if folder.exists() and not _is_empty(folder):
             if restart:
                 folder.rename(_free_name(folder))
             else:
-                _refuse_other(folder, key)
+                _refuse_other(folder, key, told_later)
         if not (folder / KEY_FILE).exists():
             folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(folder / ORDER_FILE, order.permutation.astype("<i8").tobytes())
-            write_atomically(folder / KEY_FILE, json.dumps(key, ensure_ascii=False, indent=1) + "\n")
+            write_atomically(folder / ORDER_FILE, sent.astype("<i8").tobytes())
+            write_key(folder, key)
             sync_folder(folder.parent)
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be written: {error.strerror}. Nothing was sent yet") from None
-    return Checkpoint(folder, order)
+
+
+def write_key(folder: Path, key: Mapping[str, Any]) -> None:
+    """What all results in the folder rest on."""
+    write_atomically(folder / KEY_FILE, json.dumps(key, ensure_ascii=False, indent=1) + "\n")
 
 
 def kept_order(folder: Path) -> Order | None:
@@ -262,7 +288,7 @@ def progress_of(folder: Path) -> tuple[int, int] | None:
     key = kept_key(folder)
     if key is None:
         return None
-    total = int(key.get("prompts", 0))
+    total = int(key["prompts"]) if "prompts" in key else _ordered(folder)
     done = np.zeros(total, np.bool_)
     try:
         with open(folder / RESULTS_FILE, "rb") as source:
@@ -275,6 +301,12 @@ def progress_of(folder: Path) -> tuple[int, int] | None:
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be read: {error.strerror}") from None
     return int(done.sum()), total
+
+
+def _ordered(folder: Path) -> int:
+    """Prompts of a stream that were put in order so far."""
+    order = folder / ORDER_FILE
+    return order.stat().st_size // 8 if order.exists() else 0
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -351,14 +383,16 @@ def _parse(line: bytes) -> tuple[int, int] | None:
     return MARKS[mark], int(place)
 
 
-def _refuse_other(folder: Path, key: Mapping[str, Any]) -> None:
+def _refuse_other(folder: Path, key: Mapping[str, Any], told_later: Sequence[str]) -> None:
     remedy = (
         "Put that back and run the job again to go on, or begin anew with --restart, which moves the checkpoint aside"
     )
     then = kept_key(folder)
     if then is None:
         raise CheckpointError(f"{folder} holds results but no {KEY_FILE} that says what they rest on. {remedy}")
-    if changed := differences(then, key):
+    if changed := differences(
+        {name: part for name, part in then.items() if name in key or name not in told_later}, key
+    ):
         raise CheckpointError(
             f"{folder} is the checkpoint of another job, and results are never mixed. It differs in "
             f"{'; '.join(changed)}. {remedy}"

@@ -85,7 +85,7 @@ def write_outputs(batch: Batch, path: Path, folder: Path) -> None:
     """
     checkpoint = batch.checkpoint
     schema = provenance_of(checkpoint.folder).in_schema(OUTPUTS_SCHEMA)
-    ids = batch.source.ids()
+    ids = batch.file.ids()
     for torn in path.parent.glob(f".{path.name}.*.part"):  # of a run that was killed here
         torn.unlink(missing_ok=True)
     try:
@@ -94,9 +94,9 @@ def write_outputs(batch: Batch, path: Path, folder: Path) -> None:
                 light = _write_part(checkpoint, writer, range(start, min(start + ROWS_PER_SUITE, len(batch.source))))
                 part = folder if len(batch.source) <= ROWS_PER_SUITE else folder / f"from-{start:09d}"
                 expected = list(itertools.islice(ids, ROWS_PER_SUITE))
-                batch.source.refuse_edits()  # before other ids than those that were sent are expected
+                batch.file.refuse_edits()  # before other ids than those that were sent are expected
                 validate_outputs(expected, light, part, source=str(path))
-            batch.source.refuse_edits()  # and once more, at the last moment before the file appears
+            batch.file.refuse_edits()  # and once more, at the last moment before the file appears
     except OSError as error:
         raise DeliveryError(
             f"{path} cannot be written: {error.strerror or error}. All results are kept in {checkpoint.folder}; "
@@ -121,7 +121,7 @@ def _write_part(checkpoint: Checkpoint, writer: pq.ParquetWriter, places: range)
     light = []
     for start in range(places.start, places.stop, ROWS_PER_GROUP):
         results = list(_restored(checkpoint, range(start, min(start + ROWS_PER_GROUP, places.stop))))
-        writer.write_table(_table(results))
+        writer.write_table(table_of(results))
         light.append(_light(results))
     return pa.concat_tables(light)
 
@@ -136,7 +136,7 @@ def _samples(results: list[Result]) -> list[tuple[Result, int, Completion | None
     return [(r, k, r.completions[k] if r.completions else None) for r in results for k in range(r.asked_samples)]
 
 
-def _table(results: list[Result]) -> pa.Table:
+def table_of(results: list[Result]) -> pa.Table:
     rows = _samples(results)
     columns = [
         [r.id for r, _, _ in rows],

@@ -7,17 +7,21 @@ outputs.parquet.
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.tasks.batch.checkpoint import ALL_RIGHT, FOLDER, Checkpoint, CheckpointError, Result, open_checkpoint
+from orderproof.tasks.batch.coming import SPOOL_FILE, Coming, token_ids_of
+from orderproof.tasks.batch.growing import open_growing
 from orderproof.tasks.batch.provenance import ENGINE_FILE
+from orderproof.tasks.batch.sending import InWindows
 from orderproof.tasks.batch.step_summary import StepSummary
 from orderproof.tasks.engines import Engine, EngineError, Failure, Figures, Output, Request
 from orderproof.tasks.engines.requests import ASSUMED_TOKENS, BYTES_PER_TOKEN, predicted_work
@@ -27,13 +31,14 @@ from orderproof.tasks.files import write_atomically
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.models import ModelFacts, fingerprint, read_model
 from orderproof.tasks.orders import Order
-from orderproof.tasks.prompts.rows import Prompt, PromptError
+from orderproof.tasks.prompts.rows import PromptError
 from orderproof.tasks.prompts.source import PromptSource
+from orderproof.tasks.prompts.stream import PromptStream, Stream
 from orderproof.tasks.prompts.tokenization import Tokenizer
 
 READ_AHEAD_PROMPTS = 256  # read and tokenized at once, in the order of sending
 
-Progress = Callable[[int, int, StepSummary], None]  # prompts done, prompts in all, the steps so far
+Progress = Callable[[int, int, StepSummary], None]  # prompts done, prompts in all (so far), the steps so far
 
 
 @dataclass(frozen=True)
@@ -41,11 +46,23 @@ class Batch:
     """All that a run of a job needs besides its engine."""
 
     job: Job
-    source: PromptSource
+    source: PromptSource | PromptStream
     tokenizer: Tokenizer
     checkpoint: Checkpoint
     key: Mapping[str, Any]  # all that decides an output, but the order and the engine's versions
     model: ModelFacts
+    coming: Coming | None = None  # prompts that are put in order while others are sent; None: all are in order
+
+    @property
+    def file(self) -> PromptSource:
+        """The prompts, once all are there."""
+        assert isinstance(self.source, PromptSource), "a stream is a file when it is complete"
+        return self.source
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether an engine is needed. Of a stream: waits for its first new prompt, or its end."""
+        return len(self.checkpoint.pending) > 0 or (self.coming is not None and self.coming.begins())
 
 
 @dataclass
@@ -75,7 +92,13 @@ class _Sent:
 
 
 def begin(
-    job: Job, source: PromptSource, order: Order, tokenizer: Tokenizer, *, restart: bool = False, folder: str = FOLDER
+    job: Job,
+    source: PromptSource,
+    order: Order | InWindows,
+    tokenizer: Tokenizer,
+    *,
+    restart: bool = False,
+    folder: str = FOLDER,
 ) -> Batch:
     """Open the job's checkpoint: a new one, or that of an unfinished run with the same key.
 
@@ -86,12 +109,55 @@ def begin(
         CheckpointError: it is of another key, or cannot be written.
     """
     model = read_model(job.model_path, job.model)
-    key = _key(job, source, model)
-    kept = open_checkpoint(job.data_dir / folder, key, order, restart=restart)
-    return Batch(job, source, tokenizer, kept, key, model)
+    key = {"dataset_md5": source.md5, "prompts": len(source), **_key(job, model)}
+    if isinstance(order, Order):
+        kept = open_checkpoint(job.data_dir / folder, key, order, restart=restart)
+        return Batch(job, source, tokenizer, kept, key, model)
+    growing = open_growing(job.data_dir / folder, key, order.spec, restart=restart)
+    coming = Coming(job, source, growing, tokenizer, order.in_tokens)
+    return Batch(job, source, tokenizer, growing, key, model, coming)
 
 
-def _key(job: Job, source: PromptSource, model: ModelFacts) -> dict[str, Any]:
+def begin_stream(job: Job, stream: Stream, order: InWindows, tokenizer: Tokenizer, *, restart: bool = False) -> Batch:
+    """The same for prompts that come one after the other.
+
+    Raises:
+        CheckpointError: as `begin`.
+        PromptError: the stream cannot be read, or does not begin with what came before.
+    """
+    model = read_model(job.model_path, job.model)
+    key = {"stream": True, **_key(job, model)}
+    growing = open_growing(job.data_dir / FOLDER, key, order.spec, restart=restart)
+    if order.spec.method == "file":
+        stream = replace(stream, linger_s=0.0)  # nothing is gained by waiting
+    try:
+        source = PromptStream(stream, growing.folder / SPOOL_FILE)
+    except BaseException:
+        growing.close()
+        raise
+    coming = Coming(job, source, growing, tokenizer, order.in_tokens)
+    return Batch(job, source, tokenizer, growing, key, model, coming)
+
+
+def complete(batch: Batch) -> Batch:
+    """Once every prompt was answered: the batch with its whole order, and of a stream with the file that came of it.
+
+    Raises:
+        CheckpointError: it cannot be written.
+        PromptError: the spool cannot be read.
+    """
+    if batch.coming is None:
+        return batch
+    source = batch.source
+    if isinstance(source, PromptStream):
+        source.close()
+        source = PromptSource(source.spool)
+    whole = batch.coming.checkpoint.end(source.md5)
+    key = {name: part for name, part in whole.items() if name != "order"}
+    return replace(batch, source=source, key=key, coming=None)
+
+
+def _key(job: Job, model: ModelFacts) -> dict[str, Any]:
     """Replicas and devices are left out: they say where the work is done and not what is asked.
 
     They decide, as a crash does, which requests meet in a batch, and a job that lost a device in the night shall go on
@@ -99,8 +165,6 @@ def _key(job: Job, source: PromptSource, model: ModelFacts) -> dict[str, Any]:
     """
     engine = job.engine
     return {
-        "dataset_md5": source.md5,
-        "prompts": len(source),
         "model": model.fingerprint,
         "tokenizer": fingerprint(job.tokenizer_path) if job.tokenizer else None,  # None: the model's
         "engine": {
@@ -114,26 +178,33 @@ def _key(job: Job, source: PromptSource, model: ModelFacts) -> dict[str, Any]:
     }
 
 
-def generate(batch: Batch, engine: Engine, progress: Progress | None = None) -> Generated:
+def generate(
+    batch: Batch, engine: Engine, progress: Progress | None = None, kept: Callable[[int], None] | None = None
+) -> Generated:
     """Send what is still to be sent; every answer is in the checkpoint before the next one is looked at.
 
     Requests that fail are results like others, with their reason.
 
+    Args:
+        kept: gets the place of each prompt whose result was kept.
+
     Raises:
         EngineError: the engine died, or is not of the versions that gave the earlier results.
         CheckpointError: a result cannot be written.
-        PromptError: the prompts were edited meanwhile.
+        PromptError: the prompts were edited meanwhile, or a stream's next line is no prompt.
     """
     _refuse_other_engine(batch.checkpoint, engine)
     done, flying, counting = Generated(), dict[int, _Sent](), threading.Lock()
-    total, before = len(batch.source), batch.checkpoint.resumed
+    before = batch.checkpoint.resumed
 
     def keep(result: Result) -> None:
         batch.checkpoint.append(result)
         with counting:  # prompts that cannot be rendered are told of by the thread that reads them
             done.count(result)
+            if kept:
+                kept(result.place)
             if progress:
-                progress(before + done.results, total, done.steps)
+                progress(before + done.results, len(batch.source), done.steps)
 
     def sink(answer: Output | Failure) -> None:
         sent = flying.pop(answer.number, None)
@@ -141,7 +212,9 @@ def generate(batch: Batch, engine: Engine, progress: Progress | None = None) -> 
             raise EngineError(f"the engine answered request {answer.number}, which it was not asked or has answered")
         keep(_result(answer, sent))
 
-    done.figures = engine.run(_Pending(batch, flying, keep), batch.job.sampling, sink, done.steps.add)
+    pending = _Pending(batch, flying, keep)
+    requests = pending if batch.coming is None else _AsTheyCome(pending, batch.coming)
+    done.figures = engine.run(requests, batch.job.sampling, sink, done.steps.add)
     if flying:
         raise EngineError(f"the engine ended without an answer for {len(flying)} prompts, such as "
                           f"{next(iter(flying.values())).id!r}; run the job again to send them")  # fmt: skip
@@ -165,17 +238,17 @@ class _Pending:
         """Predicted without reading a prompt: from its bytes, and from the tokens that the job asks."""
         (tokens,), (samples,) = asked_tokens(self.batch.job, [None]), asked_samples(self.batch.job, [None])
         asked = samples * (ASSUMED_TOKENS if tokens is None else tokens)
-        return predicted_work(self.batch.source.sizes[self.places] / BYTES_PER_TOKEN, asked)
+        return predicted_work(self.batch.file.sizes[self.places] / BYTES_PER_TOKEN, asked)
 
     def between(self, start: int, stop: int) -> Iterator[Request]:
         for begin in range(start, stop, READ_AHEAD_PROMPTS):
-            yield from self._read(self.places[begin : min(begin + READ_AHEAD_PROMPTS, stop)].tolist())
+            yield from self.read(self.places[begin : min(begin + READ_AHEAD_PROMPTS, stop)].tolist())
 
-    def _read(self, places: list[int]) -> Iterator[Request]:
+    def read(self, places: list[int]) -> Iterator[Request]:
         prompts = self.batch.source.read(places)
         most = asked_tokens(self.batch.job, (prompt.sampling for prompt in prompts))
         samples = asked_samples(self.batch.job, (prompt.sampling for prompt in prompts))
-        tokens = _token_ids(self.batch.tokenizer, prompts)
+        tokens = token_ids_of(self.batch.tokenizer, prompts)
         for place, prompt, ids, asked, n in zip(places, prompts, tokens, most, samples, strict=True):
             if isinstance(ids, PromptError):
                 self.keep(Result(place, prompt.id, 0, asked, n, (), ids.problem))
@@ -184,14 +257,23 @@ class _Pending:
             yield Request(place, ids, prompt.sampling)
 
 
-def _token_ids(tokenizer: Tokenizer, prompts: list[Prompt]) -> list[list[int] | PromptError]:
-    """Of each prompt; or why it cannot be rendered, which is no reason to hold up the others."""
-    try:
-        return list(tokenizer(prompts)[1])
-    except PromptError as error:
-        if len(prompts) == 1:
-            return [error]
-    return [ids for prompt in prompts for ids in _token_ids(tokenizer, [prompt])]
+class _AsTheyCome:
+    """Requests of which nobody knows how many there will be (`InRuns`): those in order, then window by window."""
+
+    def __init__(self, pending: _Pending, coming: Coming) -> None:
+        self.pending, self.coming = pending, coming
+
+    def __iter__(self) -> Iterator[Request]:
+        return itertools.chain.from_iterable(self.runs())
+
+    def runs(self) -> Iterator[list[Request]]:
+        for places in itertools.chain([self.pending.places], self.coming.windows(self._starving)):
+            for start in range(0, len(places), READ_AHEAD_PROMPTS):
+                yield list(self.pending.read(places[start : start + READ_AHEAD_PROMPTS].tolist()))
+
+    def _starving(self) -> bool:
+        engine = self.pending.batch.job.engine
+        return len(self.pending.flying) < engine.replicas * engine.max_num_seqs
 
 
 def _result(answer: Output | Failure, sent: _Sent) -> Result:

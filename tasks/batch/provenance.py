@@ -43,8 +43,10 @@ class Provenance(BaseModel):
 def provenance_of(checkpoint: Path) -> Provenance:
     """What the results in a checkpoint's folder rest on. Raises OSError or ValueError if its key cannot be read."""
     engine = checkpoint / ENGINE_FILE
+    key = json.loads((checkpoint / KEY_FILE).read_bytes())
+    key.pop("windows", None)  # how an order that grew is made: of a whole one `order` says it
     return Provenance(
-        key=json.loads((checkpoint / KEY_FILE).read_bytes()),
+        key=key,
         engine=json.loads(engine.read_bytes()) if engine.exists() else None,
     )
 

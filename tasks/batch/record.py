@@ -137,7 +137,7 @@ def record_of(
         ended_utc=ended.isoformat(timespec="seconds"),
         outputs=str(delivered.path.relative_to(job.root)),
         outputs_md5=md5_of(delivered.path),
-        dataset_md5=batch.source.md5,
+        dataset_md5=batch.file.md5,
         order=batch.checkpoint.order.record(),
         order_why=why,
         prompts=len(batch.source),

@@ -29,11 +29,19 @@ def report(job: Job, run: BatchRun, prefect_run: str | None) -> BatchRun:
     return next((one for one in sent if one.run == run.run), run)
 
 
-def record(job: Job, run: BatchRun, inputs: Inputs) -> BatchRun:
+def record(job: Job, run: BatchRun, inputs: Inputs | None) -> BatchRun:
     """Tell DVC of the outputs, and git as far as the job asks for it.
+
+    Outputs of a stream are none of the stage's, which makes them of the job's file: `inputs` is None, and a note says
+    what can be done.
 
     The outputs are whole whatever DVC says, so its failure is a note; it never records inputs that changed meanwhile.
     """
+    if inputs is None:
+        return run.noting(
+            f"not recorded in DVC: the prompts came as a stream and are kept in {job.prompts}. To version both, give "
+            f"that file to a job as its `prompts`, or `dvc add` it with a copy of {run.outputs}"
+        )
     stage = dvc.stage_of(job.name, "generate")
     order = job.data_dir / ORDER_FILE
     pinned = {str(order.relative_to(job.root)): md5_of(order)} if order.exists() else {}

@@ -1,12 +1,14 @@
 """The order of a batch: the promoted one, the promoted way to order for new prompts, or the file's own.
 
-In: a job, its prompts on disk. Out: an `Order` and why it is that one. Decides nothing: what is promoted was decided
-by a verdict. Needs no list of ids, so that a million prompts fit. Knows nothing of engines or trackers.
+In: a job, its prompts on disk or still to come. Out: an `Order`, or how it is made in windows, and why it is that one.
+Decides nothing: what is promoted was decided by a verdict. Needs no list of ids, so that a million prompts fit. Knows
+nothing of engines or trackers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,11 +24,21 @@ from orderproof.tasks.prompts.source import PromptSource
 from orderproof.tasks.prompts.tokenization import Tokenizer
 from orderproof.tasks.signals.served import Served
 
+STREAM_BATCHES = 8  # in a window of a stream whose promoted order has none
+
+
+@dataclass(frozen=True)
+class InWindows:
+    """An order that is made window by window while the prompts are sent."""
+
+    spec: OrderSpec  # with a window
+    in_tokens: bool = False  # lengths are counted in tokens, otherwise in characters
+
 
 def order_of(
     job: Job, source: PromptSource, tokenizer: Callable[[], Tokenizer], kept: Order | None = None
-) -> tuple[Order, str]:
-    """The order in which the whole job is sent, and why.
+) -> tuple[Order | InWindows, str]:
+    """The order in which the whole job is sent, and why. A promoted window is applied to new prompts as they are sent.
 
     Args:
         tokenizer: called only where an order has to be made.
@@ -43,10 +55,29 @@ def order_of(
     if record.dataset_md5 == source.md5:
         return _pinned(job, source, record), f"promoted by trial {promotion.trial}"
     why = f"the promoted way to order ({record.method}, trial {promotion.trial}), made for this version of the prompts"
+    if (spec := spec_of(record)).window:
+        return InWindows(spec, _in_tokens(record)), why
     wanted = record.model_copy(update={"dataset_md5": source.md5})
     if kept is not None and _same_making(kept.record(), wanted):
         return kept, why
-    return make_order(spec_of(record), _view(job, source, record, tokenizer()), source.md5), why
+    return make_order(spec, _view(job, source, record, tokenizer()), source.md5), why
+
+
+def order_of_stream(job: Job) -> tuple[InWindows, str]:
+    """How prompts are ordered that come one after the other, and why.
+
+    A promoted order without a window gets one of STREAM_BATCHES batches, since the last prompt cannot be waited for.
+
+    Raises:
+        PromotionError: the promotion's record cannot be read.
+    """
+    promotion, batch = read_promotion(job), max(2, job.engine.max_num_seqs)
+    if promotion is None or not promotion.promoted:
+        return InWindows(OrderSpec(method="file", window=batch)), "the stream's own order: none is promoted"
+    spec = spec_of(promotion.order)
+    window = spec.window or STREAM_BATCHES * batch
+    why = f"the promoted way to order ({spec.method}, trial {promotion.trial}), in windows of {window} as prompts come"
+    return InWindows(spec.model_copy(update={"window": window}), _in_tokens(promotion.order)), why
 
 
 def spec_of(record: OrderRecord) -> OrderSpec:
@@ -80,8 +111,11 @@ def _places(source: PromptSource, batch: pa.RecordBatch) -> NDArray[np.int64]:
 
 
 def _view(job: Job, source: PromptSource, record: OrderRecord, tokenizer: Tokenizer) -> Any:
-    in_tokens = record.method == "length" and record.parameters.get("unit") == "tokens"
-    return source.view(tokenizer, labels=record.method == "label", lengths=in_tokens, served=Served.by(job))
+    return source.view(tokenizer, labels=record.method == "label", lengths=_in_tokens(record), served=Served.by(job))
+
+
+def _in_tokens(record: OrderRecord) -> bool:
+    return record.method == "length" and record.parameters.get("unit") == "tokens"
 
 
 def _same_making(one: OrderRecord, other: OrderRecord) -> bool:

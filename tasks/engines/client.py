@@ -125,7 +125,7 @@ class VllmEngine:
                     tell(_steps(event))
                 elif event["event"] == "routes":
                     self._hear(event)
-                else:
+                elif event["event"] != "idle":  # of a pass whose requests are not there yet
                     sink(_output(event) if event["event"] == "output" else Failure(event["n"], event["error"]))
         except BaseException:
             self.close()  # nobody listens to this pass any more, and its answers must not be taken for the next one's

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.tasks.engines import Request, Share
-from orderproof.tasks.engines.requests import Divisible
+from orderproof.tasks.engines.requests import Divisible, InRuns
 
 
 class _Supply(Protocol):
@@ -84,10 +84,15 @@ class _Streamed:
     """Of an unknown number: the next neighbours to whoever has room first, which is the least loaded."""
 
     def __init__(self, requests: Iterable[Request], run: int) -> None:
-        self.requests, self.run = iter(requests), run
+        remaining = iter(requests)
+        self.runs = (
+            requests.runs()
+            if isinstance(requests, InRuns)
+            else iter(lambda: list(itertools.islice(remaining, run)), [])
+        )
 
     def next_run(self, replica: int) -> list[Request] | None:
-        return list(itertools.islice(self.requests, self.run)) or None
+        return next(self.runs, None)
 
 
 class Dealer:

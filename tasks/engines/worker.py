@@ -14,7 +14,7 @@ Commands, in the order in which they may come:
         {"op": "request", "n": 0, "ids": [token, ...], "sampling": {...} or null}
         {"op": "end"}                                    → outputs and steps as they come, then pass_done
     end of standard input                                → the process and all it started end at once
-Events: loaded, load_failed, probed, output, routes, failed, steps, pass_done, died.
+Events: loaded, load_failed, probed, output, routes, failed, steps, idle, pass_done, died.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ Commands = queue.Queue[Line]
 
 STEPS_PER_EVENT = 256
 HEARTBEAT_S = 5.0
+SILENT_AFTER_S = 2.0  # a parent that has prompts at hand writes the first batch in far less
 READ_AHEAD_LINES = 64  # requests parsed ahead of the engine; the pipe holds back the rest
 
 
@@ -171,13 +172,13 @@ class Session:
         if self.routing:
             self.routing.begin(command.get("routing") or {})
         steps = _StepLog(self)
-        first = _fill(commands, [], limit)  # the first batch must not depend on how fast the parent writes
+        first = self._first(commands, limit)
         steal, hardware = CpuSteal(), accelerator()
         started = time.perf_counter()
         flying, ended = self._feed(first, sampler)  # not the engine's own count, which is of samples
         while flying or not ended:
             if not ended and flying < limit:
-                added, ended = self._feed(_take(commands, limit - flying, wait=not flying), sampler)
+                added, ended = self._feed(self._take(commands, limit - flying, wait=not flying), sampler)
                 flying += added
                 if not flying:
                     continue
@@ -197,6 +198,33 @@ class Session:
         )
         self.out.flush()
         _give_memory_back()
+
+    def _first(self, commands: Commands, limit: int) -> list[Line]:
+        """The first requests: as many as fit, so that the first batch does not depend on how fast the parent writes.
+
+        Fewer where the parent falls silent, because its own prompts come as a stream.
+        """
+        lines = [self._wait(commands)]
+        with contextlib.suppress(queue.Empty):
+            while len(lines) < limit and lines[-1]["op"] != "end":
+                lines.append(commands.get(timeout=SILENT_AFTER_S))
+        return lines
+
+    def _take(self, commands: Commands, most: int, wait: bool) -> list[Line]:
+        """Up to `most` lines that are there already; waits for one if the engine would idle otherwise."""
+        lines = [self._wait(commands)] if wait else []
+        with contextlib.suppress(queue.Empty):
+            while len(lines) < most and not (lines and lines[-1]["op"] == "end"):
+                lines.append(commands.get_nowait())
+        return lines
+
+    def _wait(self, commands: Commands) -> Line:
+        """The next line, however long it takes, with signs of life meanwhile."""
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return commands.get(timeout=HEARTBEAT_S)
+            self.emit("idle")
+            self.out.flush()
 
     def _feed(self, lines: list[Line], sampler: _Sampler) -> tuple[int, bool]:
         """Hand requests to the engine. A request that it refuses is answered as failed; the others go on.
@@ -297,21 +325,6 @@ class _StepLog:
             self.session.emit("steps", ms=self.ms, running=self.running, waiting=self.waiting)
             self.session.out.flush()
             self.ms, self.running, self.waiting = [], [], []
-
-
-def _fill(commands: Commands, lines: list[Line], limit: int) -> list[Line]:
-    while len(lines) < limit and not (lines and lines[-1]["op"] == "end"):
-        lines.append(commands.get())
-    return lines
-
-
-def _take(commands: Commands, most: int, wait: bool) -> list[Line]:
-    """Up to `most` lines that are there already; waits for one if the engine would idle otherwise."""
-    lines: list[Line] = []
-    with contextlib.suppress(queue.Empty):
-        while len(lines) < most and not (lines and lines[-1]["op"] == "end"):
-            lines.append(commands.get(block=wait and not lines))
-    return lines
 
 
 class _StepStats:

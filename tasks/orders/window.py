@@ -7,6 +7,7 @@ nothing of how ranks come about, nor of files or engines.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -30,6 +31,7 @@ class Windows:
 
     def __init__(self, spec: OrderSpec, carried: Carried = NOTHING) -> None:
         self.spec, self.carried = spec, carried
+        self.prompts = 0  # in all windows so far
         self.parameters: Mapping[str, Any] = {}  # once there was a window: what it takes to make the order again
         self.seeds: Mapping[str, int] = {}
 
@@ -51,6 +53,7 @@ class Windows:
         self.parameters, self.seeds = {**ranking.parameters, **window}, ranking.seeds
         last = int(ranking.ranks[sent[-1]]) if len(sent) else self.carried.last
         self.carried = Carried(self.carried.windows + 1, last, ranking.keeps)
+        self.prompts += len(sent)
         return sent
 
 
@@ -65,16 +68,21 @@ def _sorted(ranks: NDArray[np.int64], follows: int | None) -> NDArray[np.int64]:
     return np.argsort(-ranks if turned else ranks, kind="stable")
 
 
-def write_carried(path: Path, carried: Carried) -> None:
-    """Keep a fold's state, atomically, for a later process to go on with."""
-    last = [] if carried.last is None else [carried.last]
+def write_windows(path: Path, windows: Windows) -> None:
+    """Keep where a fold stands, atomically, for a later process to go on with."""
+    carried = windows.carried
+    stands = {"prompts": windows.prompts, "windows": carried.windows, "last": carried.last,
+              "parameters": dict(windows.parameters), "seeds": dict(windows.seeds)}  # fmt: skip
+    own = {f"own.{name}": array for name, array in carried.arrays.items()}
     with atomic_file(path) as sink:
-        np.savez(sink, allow_pickle=False, windows=carried.windows, last=np.array(last, np.int64),
-                 **{f"own.{name}": array for name, array in carried.arrays.items()})  # fmt: skip
+        np.savez(sink, allow_pickle=False, stands=np.array(json.dumps(stands)), **own)
 
 
-def read_carried(path: Path) -> Carried:
-    """What `write_carried` wrote. Raises OSError or ValueError where it is not readable."""
+def read_windows(path: Path, spec: OrderSpec) -> Windows:
+    """What `write_windows` wrote. Raises OSError, ValueError or KeyError where it is not readable."""
     with np.load(path, allow_pickle=False) as kept:
+        stands = json.loads(str(kept["stands"]))
         own = {name.removeprefix("own."): kept[name] for name in kept.files if name.startswith("own.")}
-        return Carried(int(kept["windows"]), int(kept["last"][0]) if len(kept["last"]) else None, own)
+    windows = Windows(spec, Carried(stands["windows"], stands["last"], own))
+    windows.prompts, windows.parameters, windows.seeds = stands["prompts"], stands["parameters"], stands["seeds"]
+    return windows

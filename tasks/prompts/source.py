@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -94,6 +94,14 @@ class PromptSource:
                 flaw="file",
             )
         self._state = now
+
+    def begins(self, start: int) -> bool:
+        """Whether there is a prompt after the first `start`. (PromptStream, which has the same, waits for it.)"""
+        return start < len(self)
+
+    def windows(self, start: int, size: int, starving: Callable[[], bool]) -> Iterator[range]:
+        """Places of `size` neighbours each, from `start` on. (PromptStream, which has the same, waits for them.)"""
+        return (range(first, min(first + size, len(self))) for first in range(start, len(self), size))
 
     def ids(self) -> Iterator[str]:
         """All ids, in the file's order."""

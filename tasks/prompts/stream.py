@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import array
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -21,35 +23,42 @@ from orderproof.tasks.prompts.arriving import ArrivingLines
 from orderproof.tasks.prompts.ids import SeenKeys, id_key
 from orderproof.tasks.prompts.rows import Prompt, PromptError
 
+LINGER_S = 5.0
 WAIT_S = 0.1  # for the next line, before it is asked again whether the engine starves
 
 Starving = Callable[[], bool]
 
 
+@dataclass(frozen=True)
+class Stream:
+    """Where prompts come from, and how long they are waited for."""
+
+    source: str  # `-` for the standard input, or a path
+    follow_s: float | None = None  # of a growing file: it ends when nothing was added for so long; None: where it ends
+    linger_s: float = LINGER_S  # a window that is not complete waits so long for more while the engine starves
+
+
 class PromptStream:
-    """The prompts so far, in the order in which they came. A context manager; of one thread at a time."""
+    """The prompts so far, in the order in which they came. A context manager."""
 
-    def __init__(self, source: str, spool: Path, *, follow_s: float | None = None, linger_s: float = 0.0) -> None:
+    def __init__(self, stream: Stream, spool: Path) -> None:
         """Open the stream, and where the spool holds lines of an earlier run, see that it begins with them.
-
-        Args:
-            source: `-` or a path, as in arriving.py.
-            linger_s: how long a window that is not complete waits for more prompts while the engine starves.
 
         Raises:
             PromptError: it cannot be read, or does not begin with what came before.
         """
-        if source.lower().endswith(".parquet"):
+        if stream.source.lower().endswith(".parquet"):
             raise PromptError(
-                Path(source), "is Parquet, which cannot be read as it comes", "Give JSON lines", flaw="file"
+                Path(stream.source), "is Parquet, which cannot be read as it comes", "Give JSON lines", flaw="file"
             )
-        self.spool, self._linger_s = spool, linger_s
-        self._lines = ArrivingLines(source, follow_s)
+        self.spool, self._linger_s = spool, stream.linger_s
+        self._lines = ArrivingLines(stream.source, stream.follow_s)
         self.path = self._lines.path
         self._offsets, self._numbers = array.array("q"), array.array("q")
         self._seen = SeenKeys()
         self._fault: PromptError | None = None  # told once the windows before it were given
         self._number = self._end = 0  # lines and bytes in the spool
+        self._using, self._closed = threading.RLock(), False
         self._file = os.open(spool, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             self._recover()
@@ -69,12 +78,17 @@ class PromptStream:
         self.close()
 
     def close(self) -> None:
-        self._lines.close()
-        os.close(self._file)
+        """Also while another thread waits for a window: it then gets no more."""
+        with self._using:
+            if not self._closed:
+                self._closed = True
+                self._lines.close()
+                os.close(self._file)
 
     def read(self, rows: Sequence[int]) -> list[Prompt]:
         """Some of the prompts so far, by their places in the stream."""
-        return [self._read(row) for row in rows]
+        with self._using:
+            return [] if self._closed else [self._read(row) for row in rows]
 
     def begins(self, start: int) -> bool:
         """Wait for a prompt after the first `start`. Returns whether there is one.
@@ -104,7 +118,7 @@ class PromptStream:
             stop = min(len(self), start + size)
             if stop < start + size and self._fault:
                 raise self._fault
-            if stop == start:
+            if stop == start or self._closed:
                 return
             os.fsync(self._file)
             yield range(start, stop)
@@ -112,7 +126,7 @@ class PromptStream:
 
     @property
     def _over(self) -> bool:
-        return self._lines.ended or self._fault is not None
+        return self._lines.ended or self._closed or self._fault is not None
 
     def _wait_for(self, start: int, size: int, starving: Starving) -> None:
         came = time.monotonic()
@@ -124,8 +138,9 @@ class PromptStream:
 
     def _take(self) -> bool:
         """Keep what came; whether anything did."""
-        lines = self._lines.take(WAIT_S)
-        self._keep(lines)
+        with self._using:
+            lines = [] if self._closed else self._lines.take(WAIT_S)
+            self._keep(lines)
         return bool(lines)
 
     def _keep(self, lines: list[bytes]) -> None:

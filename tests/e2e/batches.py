@@ -1,6 +1,6 @@
 """Batches on the stand-in for vLLM: a project in a folder, and a run of its job without Prefect.
 
-Run as a script it is the process that the kill tests kill: `python batches.py FOLDER`.
+Run as a script it is the process that the kill tests kill: `python batches.py FOLDER [STREAM [OUTPUT]]`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import numpy as np
 from orderproof.tasks.baseline import pinned
 from orderproof.tasks.baseline.record import Reproduction
 from orderproof.tasks.baseline.reproduction import compare
-from orderproof.tasks.batch import checkpoint, generation, sending
+from orderproof.tasks.batch import checkpoint, coming, generation, sending
 from orderproof.tasks.batch.delivery import Delivered, deliver
-from orderproof.tasks.batch.generation import Generated
+from orderproof.tasks.batch.generation import Batch, Generated
+from orderproof.tasks.batch.output_lines import OutputLines, open_output
 from orderproof.tasks.batch.record import BatchRun, record_of
 from orderproof.tasks.engines import Engine
 from orderproof.tasks.engines.replicas import engine_of
@@ -30,6 +31,7 @@ from orderproof.tasks.orders import make_order, write_order
 from orderproof.tasks.promotion import ORDER_FILE, RECORD_FILE, Promotion
 from orderproof.tasks.prompts.rows import Prompt
 from orderproof.tasks.prompts.source import PromptSource
+from orderproof.tasks.prompts.stream import Stream
 
 DRIVER = Path(__file__)
 STANDIN = Path(__file__).parents[1] / "standin"
@@ -85,11 +87,13 @@ def write_prompts(job: Job, texts: Sequence[str]) -> None:
             sink.write(json.dumps({"id": f"p{k}", "text": text, "label": f"domain {k * 3 % LABELS}"}) + "\n")
 
 
-def promote_label_order(job: Job) -> None:
+def promote_label_order(job: Job, window: int | None = None) -> None:
     """Pin the label order, as a trial's promotion would."""
     ids = [json.loads(line)["id"] for line in job.prompts_path.read_text().splitlines()]
     prompts = [json.loads(line) for line in job.prompts_path.read_text().splitlines()]
-    order = make_order(job.order.model_copy(update={"method": "label"}), prompts, md5_of(job.prompts_path))
+    order = make_order(
+        job.order.model_copy(update={"method": "label", "window": window}), prompts, md5_of(job.prompts_path)
+    )
     write_order(job.data_dir / ORDER_FILE, order, ids)
     record = Promotion(
         job=job.name,
@@ -103,32 +107,40 @@ def promote_label_order(job: Job) -> None:
     write_atomically(job.data_dir / RECORD_FILE, record.model_dump_json())
 
 
-def run_batch(
-    job: Job, *, restart: bool = False, start: Callable[[Job], AbstractContextManager[Engine]] | None = None
-) -> tuple[Generated, Delivered]:
+Start = Callable[[Job], AbstractContextManager[Engine]]
+
+
+def run_batch(job: Job, **how: Any) -> tuple[Generated, Delivered]:
     """What flows/batch.py does, without Prefect, trackers and DVC."""
-    generated, delivered, _ = recorded_batch(job, restart=restart, start=start)
+    generated, delivered, _ = recorded_batch(job, **how)
     return generated, delivered
 
 
 def recorded_batch(
-    job: Job, *, restart: bool = False, start: Callable[[Job], AbstractContextManager[Engine]] | None = None
+    job: Job,
+    *,
+    restart: bool = False,
+    start: Start | None = None,
+    stream: Stream | None = None,
+    output: str | None = None,
 ) -> tuple[Generated, Delivered, BatchRun]:
     """The same, with the record of the run."""
-    tokenizer: Any = Bytes()
     started = datetime.datetime.now(datetime.UTC)
     with ExitStack() as held:
         held.enter_context(checkpoint.only_run(job.data_dir, wait=job.generate.when_running == "wait"))
-        source = held.enter_context(PromptSource(job.prompts_path))
-        kept = checkpoint.kept_order(job.data_dir / checkpoint.FOLDER)
-        order, why = sending.order_of(job, source, lambda: tokenizer, kept)
-        batch = generation.begin(job, source, order, tokenizer, restart=restart)
+        batch, why = begin_stream(job, stream, restart) if stream else begin(job, restart)
         held.enter_context(batch.checkpoint)
+        held.enter_context(batch.source)
+        lines = OutputLines(batch.checkpoint, held.enter_context(open_output(output))) if output else None
         generated, engine = Generated(), None
-        if len(batch.checkpoint.pending):
+        if batch.unfinished:
             with (start or standin)(job) as engine:
-                generated = generation.generate(batch, engine)
+                generated = generation.generate(batch, engine, kept=lines.kept if lines else None)
+        batch = generation.complete(batch)
+        held.enter_context(batch.file)
         delivered = deliver(batch, job.root / "reports" / "validation" / job.name)
+        if stream:
+            job = coming.keep_streamed(job, batch.file.path)
         run = record_of(batch, why, generated, engine.info if engine else None, delivered, started)
         batch.checkpoint.discard()
         return generated, delivered, run
@@ -147,12 +159,27 @@ def reproduce(job: Job, *, start: Callable[[Job], AbstractContextManager[Engine]
         batch = generation.begin(job, source, order, tokenizer, folder=pinned.FOLDER)
         held.enter_context(batch.checkpoint)
         generated, engine = Generated(), None
-        if len(batch.checkpoint.pending):
+        if batch.unfinished:
             with (start or standin)(job) as engine:
                 generated = generation.generate(batch, engine)
+        batch = generation.complete(batch)
         made = compare(batch, baseline, why, generated, engine.info if engine else None, started)
         batch.checkpoint.discard()
     return made
+
+
+def begin(job: Job, restart: bool) -> tuple[Batch, str]:
+    tokenizer: Any = Bytes()
+    source = PromptSource(job.prompts_path)
+    kept = checkpoint.kept_order(job.data_dir / checkpoint.FOLDER)
+    order, why = sending.order_of(job, source, lambda: tokenizer, kept)
+    return generation.begin(job, source, order, tokenizer, restart=restart), why
+
+
+def begin_stream(job: Job, stream: Stream, restart: bool) -> tuple[Batch, str]:
+    tokenizer: Any = Bytes()
+    order, why = sending.order_of_stream(job)
+    return generation.begin_stream(job, stream, order, tokenizer, restart=restart), why
 
 
 def standin(job: Job) -> Any:
@@ -166,4 +193,9 @@ def generated_places(job: Job) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    run_batch(load_job(Path(sys.argv[1]) / "params.yaml", "it"))
+    source = sys.argv[2] if len(sys.argv) > 2 else None
+    run_batch(
+        load_job(Path(sys.argv[1]) / "params.yaml", "it"),
+        stream=Stream(source, linger_s=0.2) if source else None,
+        output=sys.argv[3] if len(sys.argv) > 3 else None,
+    )

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from orderproof.tasks.batch.checkpoint import FOLDER, RESULTS_FILE
+from orderproof.tasks.batch.coming import STREAMED_FILE
 from orderproof.tasks.batch.delivery import OUTPUTS_FILE
 from orderproof.tasks.engines.client import QUEUED_BATCHES
 from orderproof.tasks.engines.replicas import AHEAD_BATCHES
@@ -38,13 +39,21 @@ VICTIMS = ("engine", "driver", "both")
 class Run:
     """One driver process in a group of its own, until it ends or is killed."""
 
-    def __init__(self, job: Job, log: Path) -> None:
+    def __init__(self, job: Job, log: Path, piped: Path | None = None) -> None:
+        """`piped`: prompts that come through a pipe instead of from the job's file."""
         self.results = job.data_dir / FOLDER / RESULTS_FILE
         self.before = self._size()
         with open(log, "ab") as sink:
+            writer = subprocess.Popen(["cat", piped], stdout=subprocess.PIPE) if piped else None
             self.driver = subprocess.Popen(
-                [sys.executable, DRIVER, job.root], stdout=sink, stderr=sink, start_new_session=True
+                [sys.executable, DRIVER, job.root, *(["-"] if writer else [])],
+                stdin=writer.stdout if writer else None,
+                stdout=sink,
+                stderr=sink,
+                start_new_session=True,
             )
+            if writer and writer.stdout:
+                writer.stdout.close()  # the driver's end alone holds the pipe
 
     def wait_for_results(self) -> bool:
         """Until this run has kept a result; False if it ended before."""
@@ -85,12 +94,12 @@ def kept_places(job: Job) -> list[int]:
     return [int(line.split(b" ")[2]) for line in lines]
 
 
-def kill_many(job: Job, kills: int, seed: int, log: Path) -> Counter:
+def kill_many(job: Job, kills: int, seed: int, log: Path, piped: Path | None = None) -> Counter:
     """Kill so many runs at random moments of their work; returns the victims."""
     moments, victims = random.Random(seed), Counter[str]()
     kept: set[int] = set()
     while sum(victims.values()) < kills:
-        run, victim = Run(job, log), moments.choice(VICTIMS)
+        run, victim = Run(job, log, piped), moments.choice(VICTIMS)
         assert run.wait_for_results(), f"a run ended before it was killed; its log is {log}"
         time.sleep(moments.uniform(0, 0.25))
         run.kill(victim)
@@ -141,6 +150,19 @@ def test_with_replicas_too_no_prompt_is_lost_doubled_or_swapped(tmp_path: Path, 
     assert all(victims[victim] for victim in VICTIMS)
     finish(job, tmp_path / "driver.log")
     prove_exactly_once(job, prompts, kills, 2 * AHEAD_BATCHES * MAX_NUM_SEQS)
+
+
+@pytest.mark.parametrize(
+    ("kills", "prompts"), [(3, 1000), pytest.param(60, 20_000, marks=[pytest.mark.long, pytest.mark.timeout(3000)])]
+)
+def test_prompts_from_a_pipe_are_not_lost_doubled_or_swapped_either(tmp_path: Path, kills: int, prompts: int) -> None:
+    job, log = make_project(tmp_path / "project", prompts, step_ms=2), tmp_path / "driver.log"
+    promote_label_order(job, window=64)
+    piped = job.prompts_path.rename(tmp_path / "piped.jsonl")
+    kill_many(job, kills, seed=kills, log=log, piped=piped)
+    assert Run(job, log, piped).driver.wait(LONGEST_RUN_S) == 0, log.read_text()
+    prove_exactly_once(job, prompts, kills)
+    assert (job.data_dir / STREAMED_FILE).read_bytes() == piped.read_bytes()
 
 
 def test_a_run_killed_while_it_writes_the_outputs_leaves_none_or_whole_ones(tmp_path: Path) -> None:

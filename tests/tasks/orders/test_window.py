@@ -12,8 +12,7 @@ import pytest
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.orders import METHODS, Windows, make_order, view_of
 from orderproof.tasks.orders.cluster import LEARNING_PROMPTS
-from orderproof.tasks.orders.ranking import NOTHING, Carried
-from orderproof.tasks.orders.window import read_carried, write_carried
+from orderproof.tasks.orders.window import read_windows, write_windows
 
 Make = Callable[..., list[dict[str, Any]]]
 
@@ -32,11 +31,11 @@ def streamed(prompts: list[dict[str, Any]], asked: OrderSpec, folder: Path) -> l
     """The order that comes out window by window, each made by a fold that knows only what the last one wrote down."""
     assert asked.window
     places: list[int] = []
-    write_carried(folder / "carried.npz", NOTHING)
+    write_windows(folder / "windows.npz", Windows(asked))
     for start in range(0, len(prompts), asked.window):
-        windows = Windows(asked, read_carried(folder / "carried.npz"))
-        places += (start + windows.add(view_of(prompts[start : start + asked.window]))).tolist()
-        write_carried(folder / "carried.npz", windows.carried)
+        windows = read_windows(folder / "windows.npz", asked)
+        places += (windows.prompts + windows.add(view_of(prompts[start : start + asked.window]))).tolist()
+        write_windows(folder / "windows.npz", windows)
     return places
 
 
@@ -108,15 +107,17 @@ def test_what_clusters_carry_stops_growing(some_prompts: Make) -> None:
     assert sizes[-1] < sizes[learning - 1]
 
 
-def test_what_is_carried_is_the_same_when_read_again(tmp_path: Path) -> None:
-    for carried in (
-        NOTHING,
-        Carried(3, -7, {"labels": np.array(["été", "b"]), "centres": np.eye(2, dtype=np.float32)}),
-    ):
-        write_carried(tmp_path / "carried", carried)
-        again = read_carried(tmp_path / "carried")
-        assert (again.windows, again.last) == (carried.windows, carried.last)
-        assert all(np.array_equal(again.arrays[name], array) for name, array in carried.arrays.items())
+def test_where_a_fold_stands_is_the_same_when_read_again(some_prompts: Make, tmp_path: Path) -> None:
+    for method, prompts in (("label", 0), ("label", 50), ("cluster", 50), ("shuffled", 50)):
+        windows = Windows(spec(method, 50))
+        if prompts:
+            windows.add(view_of(some_prompts(prompts)))
+        write_windows(tmp_path / "windows", windows)
+        again = read_windows(tmp_path / "windows", windows.spec)
+        assert (again.prompts, again.parameters, again.seeds) == (prompts, windows.parameters, windows.seeds)
+        assert (again.carried.windows, again.carried.last) == (windows.carried.windows, windows.carried.last)
+        assert again.carried.arrays.keys() == windows.carried.arrays.keys()
+        assert all(np.array_equal(again.carried.arrays[name], kept) for name, kept in windows.carried.arrays.items())
 
 
 def test_a_window_of_no_prompts_changes_no_rank() -> None:

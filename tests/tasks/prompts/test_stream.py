@@ -11,7 +11,7 @@ import pytest
 from orderproof.tasks.prompts.arriving import ArrivingLines
 from orderproof.tasks.prompts.rows import PromptError
 from orderproof.tasks.prompts.source import PromptSource
-from orderproof.tasks.prompts.stream import PromptStream
+from orderproof.tasks.prompts.stream import PromptStream, Stream
 
 PATIENT = 60.0  # s, of a test that waits for another thread
 
@@ -46,7 +46,7 @@ def windows(stream: PromptStream, size: int = 3, start: int = 0, starving: bool 
 
 
 def test_windows_come_complete_and_the_last_as_it_is(pipe: Callable[[bytes], Path], tmp_path: Path) -> None:
-    with PromptStream(str(pipe(lines(*range(8)))), tmp_path / "spool") as stream:
+    with PromptStream(Stream(str(pipe(lines(*range(8)))), linger_s=0), tmp_path / "spool") as stream:
         assert windows(stream) == [["p0", "p1", "p2"], ["p3", "p4", "p5"], ["p6", "p7"]]
         assert len(stream) == 8
 
@@ -55,7 +55,7 @@ def test_a_window_comes_before_the_next_prompt_does(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     with (
         open(writing, "wb", buffering=0) as writer,
-        PromptStream(f"/dev/fd/{reading}", tmp_path / "spool") as stream,
+        PromptStream(Stream(f"/dev/fd/{reading}", linger_s=0), tmp_path / "spool") as stream,
     ):
         writer.write(lines(0, 1))
         given = stream.windows(0, 2, lambda: False)
@@ -75,7 +75,7 @@ def test_a_window_that_is_not_complete_comes_where_the_engine_starves(tmp_path: 
             asked.append(1)
             return len(asked) > 2
 
-        with PromptStream(f"/dev/fd/{reading}", tmp_path / "spool") as stream:
+        with PromptStream(Stream(f"/dev/fd/{reading}", linger_s=0), tmp_path / "spool") as stream:
             writer.write(lines(0, 1, 2) + line(3)[:5])
             given = stream.windows(0, 2, starving)
             assert (next(given), next(given)) == (range(2), range(2, 3))
@@ -85,13 +85,16 @@ def test_a_window_that_is_not_complete_comes_where_the_engine_starves(tmp_path: 
 
 @pytest.mark.parametrize("content", [b"", b"\n  \n"])
 def test_a_stream_without_prompts_is_told(content: bytes, pipe: Callable[[bytes], Path], tmp_path: Path) -> None:
-    with PromptStream(str(pipe(content)), tmp_path / "spool") as stream, pytest.raises(PromptError, match="no prompts"):
+    with (
+        PromptStream(Stream(str(pipe(content)), linger_s=0), tmp_path / "spool") as stream,
+        pytest.raises(PromptError, match="no prompts"),
+    ):
         stream.begins(0)
 
 
 def test_lines_keep_their_bytes_numbers_and_blank_neighbours(pipe: Callable[[bytes], Path], tmp_path: Path) -> None:
     content = b"\xef\xbb\xbf" + line(0) + b"\n  \r\n" + line(1).replace(b"\n", b"\r\n") + line(2)[:-1]
-    with PromptStream(str(pipe(content)), tmp_path / "prompts.jsonl") as stream:
+    with PromptStream(Stream(str(pipe(content)), linger_s=0), tmp_path / "prompts.jsonl") as stream:
         assert windows(stream) == [["p0", "p1", "p2"]]
         assert [prompt.line for prompt in stream.read(range(3))] == [1, 4, 5]
     assert (tmp_path / "prompts.jsonl").read_bytes() == content[3:] + b"\n"
@@ -113,7 +116,7 @@ def test_a_flaw_is_named_with_its_line_after_the_windows_before_it_were_given(
     bad: bytes, told: str, pipe: Callable[[bytes], Path], tmp_path: Path
 ) -> None:
     more = b"" if bad.startswith(b'{"id": "x", "te') else line(9)
-    with PromptStream(str(pipe(lines(0, 1, 2, 3) + bad + more)), tmp_path / "spool") as stream:
+    with PromptStream(Stream(str(pipe(lines(0, 1, 2, 3) + bad + more)), linger_s=0), tmp_path / "spool") as stream:
         given = stream.windows(0, 3, lambda: False)
         assert next(given) == range(3)
         with pytest.raises(PromptError, match=told + r".*is kept: run the same command again"):
@@ -125,7 +128,7 @@ def test_going_on_takes_what_was_spooled_and_only_reads_what_is_new(
     pipe: Callable[[bytes], Path], tmp_path: Path
 ) -> None:
     (tmp_path / "spool").write_bytes(lines(0, 1, 2) + line(3)[:9])  # a crash tore the last line
-    with PromptStream(str(pipe(lines(0, 1, 2, 3, 4))), tmp_path / "spool") as stream:
+    with PromptStream(Stream(str(pipe(lines(0, 1, 2, 3, 4))), linger_s=0), tmp_path / "spool") as stream:
         assert windows(stream, start=2) == [["p2", "p3", "p4"]]
     assert (tmp_path / "spool").read_bytes() == lines(0, 1, 2, 3, 4)
 
@@ -144,13 +147,13 @@ def test_another_beginning_than_before_is_refused_and_nothing_is_spooled(
 ) -> None:
     (tmp_path / "spool").write_bytes(lines(0, 1))
     with pytest.raises(PromptError, match=told + r".*--prompts .*spool.*--restart"):
-        PromptStream(str(pipe(content)), tmp_path / "spool")
+        PromptStream(Stream(str(pipe(content)), linger_s=0), tmp_path / "spool")
     assert (tmp_path / "spool").read_bytes() == lines(0, 1)
 
 
 def test_what_was_spooled_can_be_given_as_the_stream(tmp_path: Path) -> None:
     (tmp_path / "spool").write_bytes(lines(0, 1))
-    with PromptStream(str(tmp_path / "spool"), tmp_path / "spool") as stream:
+    with PromptStream(Stream(str(tmp_path / "spool"), linger_s=0), tmp_path / "spool") as stream:
         assert windows(stream) == [["p0", "p1"]]
     assert (tmp_path / "spool").read_bytes() == lines(0, 1)
 
@@ -158,7 +161,7 @@ def test_what_was_spooled_can_be_given_as_the_stream(tmp_path: Path) -> None:
 def test_a_growing_file_is_followed_until_nothing_is_added(tmp_path: Path) -> None:
     source = tmp_path / "growing.jsonl"
     source.write_bytes(lines(0, 1) + line(2)[:7])
-    with PromptStream(str(source), tmp_path / "spool", follow_s=0.5) as stream:
+    with PromptStream(Stream(str(source), 0.5), tmp_path / "spool") as stream:
         given = stream.windows(0, 2, lambda: False)
         assert next(given) == range(2)
         with open(source, "ab") as sink:
@@ -186,4 +189,4 @@ def test_what_cannot_be_streamed_is_refused(pipe: Callable[[bytes], Path], tmp_p
         (str(pipe(b"")), 1.0, "is a pipe"),
     ):
         with pytest.raises(PromptError, match=told):
-            PromptStream(source, tmp_path / "spool", follow_s=follow_s).begins(0)
+            PromptStream(Stream(source, follow_s), tmp_path / "spool").begins(0)

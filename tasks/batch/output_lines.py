@@ -1,0 +1,75 @@
+"""Results as JSON lines while a job runs, in the order of its prompts.
+
+In: a checkpoint, and the places whose results were kept. Out: the rows of outputs.parquet, one object a line, each as
+soon as all before it are there: with windows, a window at a time. Knows nothing of engines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import IO
+
+import numpy as np
+
+from orderproof.tasks.batch.checkpoint import ABSENT, FAILED, Checkpoint, CheckpointError
+from orderproof.tasks.batch.delivery import table_of
+
+STANDARD_STREAM = "-"
+
+
+class OutputLines:
+    """Beginning with the results of earlier runs: whoever reads gets every line once."""
+
+    def __init__(self, checkpoint: Checkpoint, sink: IO[bytes]) -> None:
+        self._checkpoint, self._sink, self._next = checkpoint, sink, 0
+        self._tried_again = set(np.flatnonzero(checkpoint.state == FAILED).tolist())
+        self.catch_up()
+
+    def kept(self, place: int) -> None:
+        """A result was kept."""
+        self._tried_again.discard(place)
+        if place == self._next:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Write what can be written."""
+        before = self._next
+        while self._next < len(self._checkpoint.state) and self._is_there(self._next):
+            result = self._checkpoint.read(self._next)
+            assert result is not None
+            for row in table_of([result]).to_pylist():
+                self._sink.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
+            self._next += 1
+        if self._next > before:
+            self._sink.flush()
+
+    def _is_there(self, place: int) -> bool:
+        return bool(self._checkpoint.state[place] != ABSENT) and place not in self._tried_again
+
+
+@contextlib.contextmanager
+def open_output(path: str) -> Iterator[IO[bytes]]:
+    """A file, written anew; or `-`, the standard output, which nothing else writes to meanwhile.
+
+    Raises:
+        CheckpointError: the file cannot be written.
+    """
+    if path == STANDARD_STREAM:
+        sys.stdout.flush()
+        with os.fdopen(os.dup(1), "wb") as sink:
+            os.dup2(2, 1)  # what a library prints goes to standard error, and never between the lines
+            try:
+                yield sink
+            finally:
+                os.dup2(sink.fileno(), 1)
+        return
+    try:
+        opened = open(path, "wb")  # noqa: SIM115  (closed below)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be written: {error.strerror}. Nothing was sent") from None
+    with opened:
+        yield opened
