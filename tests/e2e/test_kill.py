@@ -161,7 +161,7 @@ def test_prompts_from_a_pipe_are_not_lost_doubled_or_swapped_either(tmp_path: Pa
     piped = job.prompts_path.rename(tmp_path / "piped.jsonl")
     kill_many(job, kills, seed=kills, log=log, piped=piped)
     assert Run(job, log, piped).driver.wait(LONGEST_RUN_S) == 0, log.read_text()
-    prove_exactly_once(job, prompts, kills)
+    prove_exactly_once(job, prompts, kills, QUEUED_BATCHES * MAX_NUM_SEQS)
     assert (job.data_dir / STREAMED_FILE).read_bytes() == piped.read_bytes()
 
 
