@@ -21,6 +21,7 @@ from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.signals.served import Served
 
 CHUNK_PROMPTS = 4096
+ROUTING_SIGNALS = ("fingerprint", "predicted")  # rows are roots of the frequencies of each layer's experts
 READ_CHARACTERS = 8192  # of each text: more than any usual embedding model reads, and a bound on time and memory
 
 Progress = Callable[[int, int | None], None]  # (prompts done, prompts in all if that is known)
@@ -37,6 +38,9 @@ class Prompts(Protocol):
     """N prompts, any of them at hand: what a signal may see."""
 
     @property
+    def ids(self) -> Sequence[str]: ...
+
+    @property
     def text(self) -> Callable[[int], str]: ...
 
     @property
@@ -47,12 +51,12 @@ class Prompts(Protocol):
     def __len__(self) -> int: ...
 
 
-# Some prompts, by their places → float32[places, features], of unit length (all zeros where there is nothing to see):
-# a numpy array or scipy CSR, which have no common type.
+# Some prompts, by their places → float32[places, features], a numpy array or scipy CSR, which have no common type. Rows
+# have unit length (all zeros where there is nothing to see); those of the routing signals have it in every layer.
 Signal = Callable[[Prompts, Places], Any]
 
 
-@functools.lru_cache(maxsize=2)  # windows ask for it again and again
+@functools.lru_cache(maxsize=4)  # windows ask for it again and again
 def load(spec: OrderSpec, served: Served) -> Signal:
     """Get a signal ready: whatever model it needs is loaded once.
 

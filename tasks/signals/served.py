@@ -10,6 +10,8 @@ from pathlib import Path
 
 from orderproof.tasks.jobs import Job
 
+ROUTES_FILE = "routes.parquet"
+
 
 @dataclass(frozen=True)
 class Served:
@@ -17,11 +19,12 @@ class Served:
 
     model: Path | None = None  # folder of the checkpoint
     tokenizer: Path | None = None  # folder; None: the model's
+    routes: Path | None = None  # file of captured routes; the predictor fitted on them lies beside it
 
     @classmethod
     def by(cls, job: Job) -> Served:
         """The model that a job names."""
-        return cls(job.model_path, job.tokenizer_path)
+        return cls(job.model_path, job.tokenizer_path, job.data_dir / ROUTES_FILE)
 
 
 UNKNOWN = Served()
