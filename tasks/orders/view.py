@@ -62,6 +62,20 @@ class PromptView:
             served=self.served,
         )
 
+    def take(self, places: Sequence[int]) -> PromptView:
+        """Some of the prompts, in the order given."""
+        token_ids = self.token_ids
+        return PromptView(
+            ids=[self.ids[i] for i in places],
+            labels=[self.labels[i] for i in places],
+            text=lambda k: self.text(places[k]),
+            lines=None if self.lines is None else [int(self.lines[i]) for i in places],
+            token_counts=None if self.token_counts is None else self.token_counts[np.array(places, np.int64)],
+            source=self.source,
+            token_ids=None if token_ids is None else lambda chosen: token_ids([places[int(k)] for k in chosen]),
+            served=self.served,
+        )
+
     def lengths(self) -> tuple[NDArray[np.int64], str]:
         """int64[N] and its unit: tokens where they are counted, otherwise characters."""
         if self.token_counts is not None:

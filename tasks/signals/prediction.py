@@ -15,6 +15,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,7 +168,14 @@ def read_predictor(path: Path, model: Path) -> Predictor:
             predictor = Predictor(record, file["lexical"], weights)
     except FileNotFoundError:
         raise SignalError(f"{path} does not exist: `orderproof capture JOB` makes it, beside the routes") from None
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:  # numpy's and json's words for a damaged file
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        EOFError,
+        BadZipFile,
+    ) as error:  # numpy's and json's words for a damaged file
         raise SignalError(f"{path} cannot be read as a predictor: {error}. {_REMEDY}") from None
     if record.model != (now := fingerprint(model)):
         raise SignalError(

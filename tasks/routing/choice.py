@@ -1,0 +1,139 @@
+"""Which way to order saves the most experts? Asked of captured prompts by replay, never of timed passes.
+
+In: ways to order, captured routes and their prompts. Out: a `Choice` for each, best first. Knows nothing of times,
+engines or trials.
+
+Held out: the captured prompts are halved at random. What a way to order learns from routes it learns from one half, and
+the other half is ordered by it and replayed; then the halves change places.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orderproof.tasks.jobs import OrderSpec
+from orderproof.tasks.orders import PromptView, make_order
+from orderproof.tasks.orders.greedy import fewest_new
+from orderproof.tasks.orders.shuffled import shuffle
+from orderproof.tasks.routing import RoutingError
+from orderproof.tasks.routing.experts import frequencies
+from orderproof.tasks.routing.replay import Load, replay
+from orderproof.tasks.routing.routes import Routes, write_routes
+from orderproof.tasks.routing.source import CapturedRoutes
+from orderproof.tasks.signals import ROUTING_SIGNALS
+from orderproof.tasks.signals.prediction import LEAST_PROMPTS, fit, predictor_path, write_predictor
+from orderproof.tasks.signals.served import ROUTES_FILE, Served
+
+SHUFFLES = 5  # whose mean is what a way to order saves against
+BATCHED_TOKENS = 2048  # a step's room: vLLM's own for an engine that is driven step by step
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way to order, on prompts that it did not learn from."""
+
+    spec: OrderSpec
+    experts_per_step: float  # distinct ones per layer
+    saved: float  # share of those that a shuffle reads
+
+
+@dataclass(frozen=True)
+class Choices:
+    """All of them, best first; of equals the one named first."""
+
+    ranked: tuple[Choice, ...]
+    shuffled: float  # distinct experts per layer and step
+    oracle: float  # likewise: greedy by the real routes, which no way to order without them can be expected to reach
+
+    @property
+    def headroom(self) -> float:
+        """Share of a shuffle's experts that the oracle saves."""
+        return 1 - self.oracle / self.shuffled
+
+
+def experts_per_step(
+    routes: Routes, sent: NDArray[np.int64], max_num_seqs: int, max_num_batched_tokens: int = BATCHED_TOKENS
+) -> float:
+    """Distinct experts per layer, mean over the steps of a batch.
+
+    Args:
+        sent: int64[n], places in `routes` in the order of sending.
+        max_num_seqs: how many run at once: a sliding window, each ends when its captured tokens do.
+    """
+    read, made = routes.prompt_tokens[sent].tolist(), routes.decode_tokens[sent].tolist()
+    loads = (Load(k, tokens, decoded + 1) for k, (tokens, decoded) in enumerate(zip(read, made, strict=True)))
+    lots = list(replay(loads, CapturedRoutes(routes, sent), max_num_seqs, max_num_batched_tokens))
+    steps, experts = sum(len(lot.experts) for lot in lots), sum(int(lot.experts.sum()) for lot in lots)
+    return experts / steps / routes.record.layers
+
+
+def choose(
+    specs: Sequence[OrderSpec], prompts: PromptView, routes: Routes, served: Served, max_num_seqs: int, seed: int = 0
+) -> Choices:
+    """Rank ways to order.
+
+    Args:
+        prompts: in them stand all captured ones.
+        served: the model; its routes are not looked at.
+
+    Raises:
+        RoutingError: too few captured prompts to learn from one half and look at the other.
+        OrderError, SignalError: a way to order cannot be applied to these prompts.
+    """
+    if len(routes) < 2 * LEAST_PROMPTS:
+        raise RoutingError(
+            f"{routes.path}: {len(routes)} captured prompts, and choosing among orders takes {2 * LEAST_PROMPTS}: "
+            "half to learn from, half to look at. Capture more with `orderproof capture JOB --prompts N`"
+        )
+    place = {prompt_id: i for i, prompt_id in enumerate(prompts.ids)}
+    drawn = shuffle(len(routes), seed)
+    halves = np.sort(drawn[: len(drawn) // 2]), np.sort(drawn[len(drawn) // 2 :])
+    counted = np.zeros((len(specs) + 2, 2))
+    for half, (learned, held) in enumerate((halves, halves[::-1])):
+        view = prompts.take([place[routes.ids[k]] for k in held.tolist()])
+        with _learned(specs, prompts, routes, learned, served) as known:
+            orders = [make_order(spec, replace(view, served=known), "").permutation for spec in specs]
+        orders.append(oracle(routes, held, max_num_seqs))
+        counted[:-1, half] = [experts_per_step(routes, held[order], max_num_seqs) for order in orders]
+        shuffles = (held[shuffle(len(held), seed + k)] for k in range(SHUFFLES))
+        counted[-1, half] = np.mean([experts_per_step(routes, sent, max_num_seqs) for sent in shuffles])
+    *means, best, shuffled = counted.mean(axis=1).tolist()
+    choices = [Choice(spec, mean, 1 - mean / shuffled) for spec, mean in zip(specs, means, strict=True)]
+    return Choices(tuple(sorted(choices, key=lambda choice: choice.experts_per_step)), shuffled, best)
+
+
+def oracle(routes: Routes, places: NDArray[np.int64], max_num_seqs: int) -> NDArray[np.int64]:
+    """The greedy order by how often each prompt's answer really used each expert.
+
+    Returns:
+        int64[n]: which of `places` is sent k-th.
+    """
+    record = routes.record
+    likely = [np.minimum(frequencies(routes[k].decode, record.experts) * record.top_k, 1) for k in places.tolist()]
+    return fewest_new([np.array(likely, np.float32)], max_num_seqs - 1, pool=max(1, len(places)))
+
+
+@contextlib.contextmanager
+def _learned(
+    specs: Sequence[OrderSpec], prompts: PromptView, routes: Routes, learned: NDArray[np.int64], served: Served
+) -> Iterator[Served]:
+    """The served model as it were known had only some of its routes been captured."""
+    known = replace(served, routes=None)
+    if not any(spec.signal in ROUTING_SIGNALS for spec in specs):
+        yield known
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / ROUTES_FILE
+        with write_routes(path, routes.record) as writer:
+            for k in learned.tolist():
+                writer.add(routes[k].prompt_id, routes[k].prompt_tokens, routes[k].experts)
+        with Routes(path) as half:
+            write_predictor(predictor_path(path), fit(prompts, half, known))
+        yield replace(known, routes=path)

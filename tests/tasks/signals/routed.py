@@ -1,0 +1,72 @@
+"""A served model with captured routes, made in a moment: prompts of two kinds that use experts of two kinds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orderproof.tasks.models import fingerprint
+from orderproof.tasks.orders import PromptView, view_of
+from orderproof.tasks.routing.routes import Routes, RoutesRecord, write_routes
+from orderproof.tasks.signals.prediction import Predictor, fit, predictor_path, write_predictor
+from orderproof.tasks.signals.served import ROUTES_FILE, Served
+from tests.tasks.signals.test_embedding_table import save
+from tests.tasks.tiny_tokenizer import save_model
+
+LAYERS, EXPERTS, TOP_K = 2, 16, 2
+PROMPT_TOKENS, DECODE_TOKENS = 6, 12
+KINDS = ("aeiou", "bcdfg")  # of what letters a kind's words are made
+
+
+@dataclass(frozen=True)
+class Routed:
+    """A folder with a model, prompts, their routes and the predictor fitted on them."""
+
+    served: Served
+    prompts: list[dict[str, Any]]
+
+    @property
+    def view(self) -> PromptView:
+        return view_of(self.prompts, self.served)
+
+    def routes(self) -> Routes:
+        assert self.served.routes is not None
+        return Routes(self.served.routes)
+
+
+def make_routed(folder: Path, captured: int = 80, others: int = 20, seed: int = 0) -> Routed:
+    """Half of the prompts is of each kind, in random order; a kind keeps to its half of the experts, mostly."""
+    random = np.random.default_rng(seed)
+    save(folder / "model" / "model.safetensors", model__embed_tokens__weight=random.normal(size=(300, 16)).astype("f4"))
+    save_model(folder / "model")
+    kinds = random.permutation(np.arange(captured + others) % 2).tolist()
+    prompts = [{"id": f"p{i}", "text": _text(kind, random), "label": KINDS[kind]} for i, kind in enumerate(kinds)]
+    served = Served(folder / "model", None, folder / ROUTES_FILE)
+    record = RoutesRecord(
+        model=fingerprint(folder / "model"), dataset_md5="md5", layers=LAYERS, experts=EXPERTS, top_k=TOP_K
+    )
+    with write_routes(folder / ROUTES_FILE, record) as writer:
+        for i in range(captured):
+            writer.add(f"p{i}", PROMPT_TOKENS, _experts(kinds[i], random))
+    routed = Routed(served, prompts)
+    write_predictor(predictor_path(folder / ROUTES_FILE), fitted(routed))
+    return routed
+
+
+def fitted(routed: Routed) -> Predictor:
+    with routed.routes() as routes:
+        return fit(routed.view, routes, routed.served)
+
+
+def _text(kind: int, random: np.random.Generator) -> str:
+    return " ".join("".join(random.choice(list(KINDS[kind]), 4)) for _ in range(random.integers(4, 12)))
+
+
+def _experts(kind: int, random: np.random.Generator) -> np.ndarray:
+    weights = np.where(np.arange(EXPERTS) // (EXPERTS // 2) == kind, 9.0, 1.0)
+    tokens = (PROMPT_TOKENS + DECODE_TOKENS, LAYERS)
+    scores = np.log(weights) + random.gumbel(size=(*tokens, EXPERTS))
+    return np.argsort(-scores, axis=-1)[..., :TOP_K].astype(np.uint8)

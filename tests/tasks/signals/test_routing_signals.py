@@ -1,0 +1,81 @@
+"""`predicted` and `fingerprint`: rows that speak of experts."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from orderproof.tasks import signals
+from orderproof.tasks.jobs import OrderSpec
+from orderproof.tasks.routing.experts import frequencies
+from orderproof.tasks.routing.routes import write_routes
+from orderproof.tasks.signals import SignalError
+from orderproof.tasks.signals.prediction import cheap_features, predictor_of
+from orderproof.tasks.signals.served import Served
+from tests.tasks.signals.routed import EXPERTS, LAYERS, Routed, make_routed
+
+
+@pytest.fixture(scope="module")
+def routed(tmp_path_factory: pytest.TempPathFactory) -> Routed:
+    return make_routed(tmp_path_factory.mktemp("routed"))
+
+
+def rows_of(routed: Routed, signal: str) -> np.ndarray:
+    spec = OrderSpec.model_validate({"signal": signal})
+    rows: np.ndarray = signals.stacked(signals.features(signals.load(spec, routed.served), routed.view))
+    return rows
+
+
+def test_predicted_rows_are_the_predictors_decode_frequencies(routed: Routed) -> None:
+    predictor = predictor_of(routed.served, "predicted")
+    features = cheap_features(predictor, routed.view, range(100), routed.served)
+    assert rows_of(routed, "predicted").tobytes() == predictor.roots(features, "decode").tobytes()
+
+
+def test_fingerprints_are_real_where_routes_were_captured_and_foretold_elsewhere(routed: Routed) -> None:
+    rows = rows_of(routed, "fingerprint")
+    assert rows.shape == (100, LAYERS * EXPERTS)
+    with routed.routes() as routes:
+        for k in (0, 41, 79):
+            assert np.allclose(rows[k] ** 2, frequencies(routes[k].prefill, EXPERTS), atol=1e-6)
+    predictor = predictor_of(routed.served, "fingerprint")
+    features = cheap_features(predictor, routed.view, range(80, 100), routed.served)
+    assert np.allclose(rows[80:], predictor.roots(features, "prefill"), atol=1e-6)
+
+
+def test_it_is_said_how_many_fingerprints_are_real(routed: Routed, caplog: pytest.LogCaptureFixture) -> None:
+    signals.load.cache_clear()
+    with caplog.at_level(logging.INFO):
+        rows_of(routed, "fingerprint")
+    assert "routes of 80 prompts are known; those of others are foretold" in caplog.text
+
+
+def test_routes_and_predictor_of_different_captures_are_told(routed: Routed, tmp_path: Path) -> None:
+    assert routed.served.routes is not None
+    with routed.routes() as routes:
+        other = routes.record.model_copy(update={"dataset_md5": "other"})
+        with write_routes(tmp_path / "routes.parquet", other) as writer:
+            for k in range(40):
+                writer.add(routes[k].prompt_id, routes[k].prompt_tokens, routes[k].experts)
+    (tmp_path / "predictor.npz").write_bytes(routed.served.routes.with_name("predictor.npz").read_bytes())
+    with pytest.raises(SignalError, match="of different models or prompts"):
+        signals.load(OrderSpec(signal="fingerprint"), replace(routed.served, routes=tmp_path / "routes.parquet"))
+
+
+def test_torn_routes_are_told(routed: Routed, tmp_path: Path) -> None:
+    assert routed.served.routes is not None
+    whole = routed.served.routes.read_bytes()
+    (tmp_path / "routes.parquet").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "predictor.npz").write_bytes(routed.served.routes.with_name("predictor.npz").read_bytes())
+    with pytest.raises(SignalError, match="cannot be read as routes"):
+        signals.load(OrderSpec(signal="fingerprint"), replace(routed.served, routes=tmp_path / "routes.parquet"))
+
+
+@pytest.mark.parametrize("signal", ["predicted", "fingerprint"])
+def test_a_model_alone_is_not_enough(routed: Routed, signal: str) -> None:
+    with pytest.raises(SignalError, match=f"'{signal}' rests on captured routes"):
+        signals.load(OrderSpec.model_validate({"signal": signal}), Served(routed.served.model))
