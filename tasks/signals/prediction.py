@@ -147,7 +147,7 @@ def write_predictor(path: Path, predictor: Predictor) -> None:
     record = json.dumps({"format": FORMAT, **asdict(predictor.record)})
     with atomic_file(path) as sink:
         np.savez(sink, allow_pickle=False, record=np.array(record), lexical=predictor.lexical, **predictor.weights)
-    signals.load.cache_clear()  # may hold the one before
+    signals.forget()
     predictor_of.cache_clear()
 
 

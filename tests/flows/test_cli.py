@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +18,8 @@ from ruamel.yaml import YAML
 from orderproof.flows import cli
 from orderproof.tasks.evidence import Trial, write_verdict
 from orderproof.tasks.judgement import judge
+from tests.tasks.signals.test_embedding_table import save
+from tests.tasks.tiny_tokenizer import save_model
 from tests.tasks.trial_maker import make_trial
 
 COMMANDS = sorted(
@@ -385,6 +388,32 @@ def test_what_was_sorted_comes_back_byte_for_byte(run: Run, prompts: Path, how: 
 def test_an_order_for_machines_is_one_object(run: Run, prompts: Path) -> None:
     told = run("order", prompts, "-o", "sorted.jsonl", "--method", "label", "--json").json
     assert (told["rows"], told["order"], told["output"], len(told["sha256"])) == (20, "label", "sorted.jsonl", 64)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    save(
+        tmp_path / "models" / "it" / "model.safetensors", model__embed_tokens__weight=np.eye(300, 16, dtype=np.float32)
+    )
+    save_model(tmp_path / "models" / "it")
+    return tmp_path / "models" / "it"
+
+
+def test_a_signals_name_is_short_for_clusters_by_that_signal(run: Run, prompts: Path, model: Path) -> None:
+    short = run("order", prompts, "--method", "token", "--model", model, "-o", "sorted.jsonl", "--json").json
+    long = run("order", prompts, "--signal", "token", "--model", model, "-o", "sorted.jsonl", "--json").json
+    assert short == long
+    assert (short["order"], short["parameters"]) == ("cluster", {"clusters": 16, "signal": "token"})
+    assert 0 < short["purity"] <= 1
+    run("order", prompts, "--method", "token", "--signal", "lexical", "-o", "x.jsonl").refuses(1, "contradict")
+
+
+def test_the_model_is_that_of_the_job_whose_prompts_these_are(run: Run, prompts: Path, model: Path) -> None:
+    run("order", prompts, "--method", "token", "-o", "sorted.jsonl").refuses(1, "--model FOLDER")
+    job = "{prompts: prompts.jsonl, model: models/it, engine: {args: {max_num_seqs: 4}}}"
+    Path("params.yaml").write_text(f"defaults: {{}}\njobs:\n  it: {job}\n")
+    assert run("order", prompts, "--method", "token", "-o", "sorted.jsonl").code == 0
+    run("order", prompts, "--method", "predicted", "-o", "sorted.jsonl").refuses(1, "orderproof capture JOB")
 
 
 def test_standard_streams_carry_rows_alone(run: Run, prompts: Path) -> None:

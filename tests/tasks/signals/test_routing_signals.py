@@ -48,7 +48,7 @@ def test_fingerprints_are_real_where_routes_were_captured_and_foretold_elsewhere
 
 
 def test_it_is_said_how_many_fingerprints_are_real(routed: Routed, caplog: pytest.LogCaptureFixture) -> None:
-    signals.load.cache_clear()
+    signals.forget()
     with caplog.at_level(logging.INFO):
         rows_of(routed, "fingerprint")
     assert "routes of 80 prompts are known; those of others are foretold" in caplog.text
