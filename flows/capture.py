@@ -1,7 +1,8 @@
 """Which experts do this job's prompts use? Listen to the model's routers on a sample, and say what batches touch.
 
-In: the name of a job in params.yaml. Out: data/<job>/routes.parquet, a `RoutingReport`, and its table and picture under
-reports/routing/<job>/. Nothing is timed here and nothing decided; works with and without a Prefect server.
+In: the name of a job in params.yaml. Out: data/<job>/routes.parquet and, fitted on it, predictor.npz; a
+`RoutingReport`, and its table and picture under reports/routing/<job>/. Nothing is timed here and nothing decided;
+works with and without a Prefect server.
 
     orderproof capture six-domains
 """
@@ -20,6 +21,7 @@ from orderproof.flows.server import end_server_with_this_process
 from orderproof.tasks.engines.routing import RoutingEngine
 from orderproof.tasks.jobs import Job, load_job
 from orderproof.tasks.models import ModelFacts, read_model
+from orderproof.tasks.orders import view_of
 from orderproof.tasks.prompts import TokenizedPrompts, dataset_md5
 from orderproof.tasks.routing import report as reports
 from orderproof.tasks.routing.capture import Captured, Sample, capture, refuse_dense
@@ -27,6 +29,8 @@ from orderproof.tasks.routing.report import RoutingReport
 from orderproof.tasks.routing.routes import open_routes
 from orderproof.tasks.routing.sample import groups_of, sample_size, stratified
 from orderproof.tasks.routing.statistics import routing_table
+from orderproof.tasks.signals import SignalError, prediction
+from orderproof.tasks.signals.served import Served
 
 
 @flow(name="capture-routes", flow_run_name="capture {job}", persist_result=False)
@@ -46,6 +50,7 @@ def capture_routes(job: str, params: str = "params.yaml", prompts: int | None = 
     sample = draw_sample(this, validate(this), prompts, seed)
     with accelerator(), start_routing_engine(this) as engine:
         captured = capture_sample(this, model, sample, engine)
+    learn(this, sample, captured)
     return report(this, model, sample, captured)
 
 
@@ -72,10 +77,25 @@ def capture_sample(job: Job, model: ModelFacts, sample: Sample, engine: RoutingE
         return capture(job, model, sample, engine, lambda done, total: bar.update(row, completed=done))
 
 
+@task(name="learn", task_run_name="learn to foretell routes", cache_policy=NO_CACHE)
+def learn(job: Job, sample: Sample, captured: Captured) -> None:
+    """A predictor beside the routes; where none can be fitted, the signals that need it will say so."""
+    try:
+        record = prediction.learn(view_of(sample.prompts), captured.path, Served.by(job))
+    except SignalError as error:
+        run_logger().warning("the signals `predicted` and `fingerprint` cannot be taken for this job: %s", error)
+    else:
+        run_logger().info(
+            "experts are foretold from words with a held-out R² of %.2f in decode and %.2f in prefill",
+            record.decode.r2,
+            record.prefill.r2,
+        )
+
+
 @task(name="report", task_run_name="tabulate and draw", cache_policy=NO_CACHE)
 def report(job: Job, model: ModelFacts, sample: Sample, captured: Captured) -> RoutingReport:
     """The study's table for these prompts, from the file that was written."""
-    kind, groups = groups_of(sample.prompts, job.order)
+    kind, groups = groups_of(sample.prompts, job.order, Served.by(job))
     with open_routes(captured.path, model, sample.dataset_md5) as routes:
         record = routes.record
         shape = (record.layers, record.experts, record.top_k)

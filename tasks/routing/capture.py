@@ -23,8 +23,7 @@ from orderproof.tasks.models import ModelFacts
 from orderproof.tasks.prompts import TokenizedPrompts
 from orderproof.tasks.routing import RoutingError
 from orderproof.tasks.routing.routes import RoutesRecord, RoutesWriter, write_routes
-
-ROUTES_FILE = "routes.parquet"
+from orderproof.tasks.signals.served import ROUTES_FILE
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.orders import cluster, view_of
 from orderproof.tasks.prompts import TokenizedPrompts
+from orderproof.tasks.signals.served import UNKNOWN, Served
 
 LEAST_PROMPTS = 1024  # eight groups of equal size fill batches of 128 of their own
 LEAST_BATCHES = 32  # batches' worth of prompts: the sliding window is full most of the time
@@ -36,7 +37,7 @@ def stratified(prompts: int, size: int, seed: int) -> NDArray[np.int64]:
     return np.random.default_rng(seed).integers(edges[:-1], edges[1:])
 
 
-def groups_of(prompts: TokenizedPrompts, spec: OrderSpec) -> tuple[str, Sequence[str]]:
+def groups_of(prompts: TokenizedPrompts, spec: OrderSpec, served: Served = UNKNOWN) -> tuple[str, Sequence[str]]:
     """Which prompts are alike: by their labels, or by clusters where a label is missing or all are the same.
 
     Returns:
@@ -48,5 +49,5 @@ def groups_of(prompts: TokenizedPrompts, spec: OrderSpec) -> tuple[str, Sequence
     labels = [label for label in prompts.labels if label is not None]
     if len(labels) == len(prompts) and len(set(labels)) > 1:
         return "label", labels
-    places = cluster.rank(view_of(prompts), spec).ranks
+    places = cluster.rank(view_of(prompts, served), spec).ranks
     return "cluster", [f"cluster {place:02d}" for place in places.tolist()]

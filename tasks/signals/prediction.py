@@ -74,6 +74,19 @@ class Predictor:
         return np.maximum(foretold, 0, out=foretold)
 
 
+def learn(prompts: Prompts, routes: Path, served: Served) -> Record:
+    """Put a predictor beside captured routes; the one before goes, whatever comes of this.
+
+    Raises:
+        SignalError: as `fit`.
+    """
+    predictor_path(routes).unlink(missing_ok=True)
+    with Routes(routes) as captured:
+        predictor = fit(prompts, captured, served)
+    write_predictor(predictor_path(routes), predictor)
+    return predictor.record
+
+
 def fit(prompts: Prompts, routes: Routes, served: Served) -> Predictor:
     """Fit both parts on all routes. The same bits for the same prompts and routes, on any number of threads.
 

@@ -11,6 +11,7 @@ from orderproof.tasks.signals import SignalError
 from orderproof.tasks.signals.prediction import (
     cheap_features,
     fit,
+    learn,
     predictor_of,
     predictor_path,
     probabilities,
@@ -80,6 +81,15 @@ def test_a_fit_is_the_same_bits_each_time_and_after_its_file(routed: Routed, tmp
     for part in ("prefill", "decode"):
         assert first.weights[part].tobytes() == second.weights[part].tobytes()
     assert first.lexical.tobytes() == second.lexical.tobytes()
+
+
+def test_a_predictor_that_cannot_be_made_leaves_no_older_one_behind(tmp_path: Path) -> None:
+    routed = make_routed(tmp_path)
+    assert routed.served.routes is not None
+    assert learn(routed.view, routed.served.routes, routed.served) == fitted(routed).record
+    with pytest.raises(SignalError, match="not among the prompts"):
+        learn(routed.view.take(range(50)), routed.served.routes, routed.served)
+    assert not predictor_file(routed).exists()
 
 
 def test_probabilities_are_shares_of_a_tokens_choices() -> None:
