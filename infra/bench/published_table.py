@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,19 +70,22 @@ class Study:
 
     def __init__(self, routing: RoutingShape, costs: StepCosts) -> None:
         self._costs = costs
-        self._shuffled: dict[tuple[int, int], float] = {}  # by batch and devices
         self._source = SyntheticRoutes(routing, lambda number: number % DOMAINS, SEED)
         self._file = self._shuffle(SEED)
 
     def gain(self, cell: Cell) -> float:
         """Predicted gain of a cell's order over the mean of a few shuffles."""
-        setting = (cell.batch, cell.devices)
-        if setting not in self._shuffled:
-            walls = [self._wall_ms(self._shuffle(SEED + 1 + k), *setting) for k in range(SHUFFLES)]
-            self._shuffled[setting] = float(np.mean(walls))
-        window = np.arange(PROMPTS) // (cell.window or PROMPTS)
-        chosen = self._file[np.lexsort((self._file % DOMAINS, window))]  # by domain within each window
-        return self._shuffled[setting] / self._wall_ms(chosen, *setting) - 1
+        shuffled = self._shuffled_ms(cell.batch, cell.devices)
+        return shuffled / self._sorted_ms(cell.batch, cell.devices, cell.window or PROMPTS) - 1
+
+    @cache  # noqa: B019  (a study lives as long as its table)
+    def _shuffled_ms(self, batch: int, devices: int) -> float:
+        return float(np.mean([self._wall_ms(self._shuffle(SEED + k), batch, devices) for k in range(1, SHUFFLES + 1)]))
+
+    @cache  # noqa: B019
+    def _sorted_ms(self, batch: int, devices: int, window: int) -> float:
+        by_domain = np.lexsort((self._file % DOMAINS, np.arange(PROMPTS) // window))
+        return self._wall_ms(self._file[by_domain], batch, devices)
 
     def _wall_ms(self, order: NDArray[np.int64], batch: int, devices: int) -> float:
         loads = (Load(number, PROMPT_TOKENS, TOKENS) for number in order.tolist())
