@@ -1,31 +1,27 @@
 """Two files of outputs in, how they differ out.
 
 In: outputs.parquet as it was and as it was generated again. Out: `OutputsCompared`, and scores of both where outputs
-can be scored. Rows belong together by `id` and, where a prompt has several outputs, `sample`. Knows nothing of jobs,
-engines, or of why outputs differ. Files in the same order of rows are read a few thousand rows at a time; for others
-all tokens of both are held in memory.
+can be scored. Rows are joined by rows.py. Knows nothing of jobs, engines, or of why outputs differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict
 
+from orderproof.tasks.baseline.rows import Joined, samples_of
 from orderproof.tasks.outputs.disagreement import Float64, Int64
 from orderproof.tasks.outputs.divergence import SHORTLIST, first_differences, similarity, summary
 
-ROWS_AT_ONCE = 8192
 MOST_DIFFERENT = 10
 CURVE_POINTS = 200
 FAILED = "failed"
-COLUMNS = ("id", "sample", "text", "token_ids", "finish_reason")
 
 # Ids and texts (null: failed) → scores 0 to 1, NaN where there is nothing to score.
 Scorer = Callable[[Sequence[str], Sequence[str | None]], Float64]
@@ -101,76 +97,10 @@ def compare_outputs(
         OSError, pa.ArrowException: a file cannot be read.
     """
     tally = _Tally(k, texts, scorer)
-    joined = _Joined.of(then, now)
+    joined = Joined.of(then, now)
     for before, after in joined.pairs():
         tally.add(before, after)
     return tally.result(joined), tally.scored()
-
-
-@dataclass(frozen=True)
-class _Joined:
-    """Which rows of two files belong together."""
-
-    then: Path
-    now: Path
-    rows: tuple[Int64, Int64] | None  # row numbers of each that belong together; None: all, in step
-    only_then: int = 0
-    only_now: int = 0
-
-    @classmethod
-    def of(cls, then: Path, now: Path) -> _Joined:
-        one, other = _keys(then), _keys(now)
-        if one.equals(other):
-            return cls(then, now, None)
-        found = pc.index_in(one, value_set=other)
-        rows_then = np.flatnonzero(pc.is_valid(found).to_numpy(zero_copy_only=False))
-        rows_now = pc.drop_null(found).to_numpy().astype(np.int64)
-        return cls(then, now, (rows_then, rows_now), len(one) - len(rows_then), len(other) - len(rows_now))
-
-    def pairs(self) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """Rows of both, side by side."""
-        if self.rows is None:
-            yield from _in_step(self.then, self.now)
-            return
-        before, after = (pq.read_table(path, columns=_columns(path)) for path in (self.then, self.now))
-        for start in range(0, len(self.rows[0]), ROWS_AT_ONCE):
-            part = slice(start, start + ROWS_AT_ONCE)
-            yield before.take(self.rows[0][part]), after.take(self.rows[1][part])
-
-
-def _keys(path: Path) -> pa.Array:
-    """What tells an output from others: id and number of the sample."""
-    columns = [name for name in _columns(path) if name in ("id", "sample")]
-    table = pq.read_table(path, columns=columns).combine_chunks()
-    samples = pc.cast(_samples(table), pa.string())
-    return pc.binary_join_element_wise(table["id"].combine_chunks(), samples, "\x1f")
-
-
-def _samples(table: pa.Table) -> pa.Array:
-    if "sample" in table.column_names:
-        return table["sample"].combine_chunks()
-    return pa.array(np.zeros(len(table), np.int32))
-
-
-def _columns(path: Path) -> list[str]:
-    held = pq.read_schema(path).names
-    return [name for name in COLUMNS if name in held]
-
-
-def _in_step(then: Path, now: Path) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """Two files whose rows are in one order, whatever their row groups."""
-    with pq.ParquetFile(then) as one, pq.ParquetFile(now) as other:
-        rest = [
-            iter(file.iter_batches(ROWS_AT_ONCE, columns=_columns(path))) for file, path in ((one, then), (other, now))
-        ]
-        held: list[pa.RecordBatch | None] = [next(batches, None) for batches in rest]
-        while held[0] is not None and held[1] is not None:
-            common = min(len(batch) for batch in held if batch is not None)
-            first, second = (pa.Table.from_batches([batch.slice(0, common)]) for batch in held if batch is not None)
-            yield first, second
-            for which, batch in enumerate(held):
-                assert batch is not None
-                held[which] = batch.slice(common) if len(batch) > common else next(rest[which], None)
 
 
 class _Tally:
@@ -208,7 +138,8 @@ class _Tally:
         self.altered += int((same_tokens & (other_text | other_finish)).sum())
         different = np.flatnonzero(~same_tokens)
         earliest = different[np.argsort(parted[different], kind="stable")][: SHORTLIST * self.k]
-        self.early += [(int(parted[row]), then.slice(row, 1), now.slice(row, 1)) for row in earliest.tolist()]
+        # copies: a slice would keep its whole batch in memory
+        self.early += [(int(parted[row]), then.take([row]), now.take([row])) for row in earliest.tolist()]
         self.early = sorted(self.early, key=lambda one: one[0])[: SHORTLIST * self.k]
 
     def _score(self, then: pa.Table, now: pa.Table) -> None:
@@ -226,7 +157,7 @@ class _Tally:
         before, after = (np.concatenate(scores) for scores in zip(*self.scores, strict=True))
         return Scored(tuple(self.ids), before, after)
 
-    def result(self, joined: _Joined) -> OutputsCompared:
+    def result(self, joined: Joined) -> OutputsCompared:
         partings = np.concatenate([np.empty(0, np.int64), *self.partings])
         told = summary([partings])
         return OutputsCompared(
@@ -252,7 +183,7 @@ class _Tally:
     def _different(self, parting: int, then: pa.Table, now: pa.Table) -> Different:
         tokens = [table["token_ids"][0].as_py() for table in (then, now)]
         texts = [table["text"][0].as_py() if self.texts else None for table in (then, now)]
-        sample = int(_samples(then)[0].as_py())
+        sample = int(samples_of(then)[0].as_py())
         return Different(id=then["id"][0].as_py(), sample=sample, first_divergence=parting,
                          similarity=similarity(*tokens), then=texts[0], now=texts[1])  # fmt: skip
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from orderproof.tasks.baseline import comparison
+from orderproof.tasks.baseline import rows as rows_of
 from orderproof.tasks.baseline.comparison import OutputsCompared, Scored, compare_outputs
 
 Row = tuple[str, int, str | None, list[int], str]
@@ -84,7 +84,7 @@ def test_what_fails_both_times_is_reproduced_but_never_called_identical(tmp_path
 def test_rows_are_matched_whatever_the_files_row_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(comparison, "ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(rows_of, "ROWS_AT_ONCE", 4)
     then = write(tmp_path / "then", many(50), group=groups[0])
     now = write(tmp_path / "now", many(50, other=(3, 40)), group=groups[1])
     seen = compare_outputs(then, now)[0]
@@ -93,7 +93,7 @@ def test_rows_are_matched_whatever_the_files_row_groups(
 
 
 def test_rows_are_matched_by_id_and_sample_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(rows_of, "ROWS_AT_ONCE", 2)
     then = [row("a", 1, sample=0), row("a", 2, sample=1), row("b", 3), row("gone", 4)]
     now = [row("new", 4), row("b", 3), row("a", 9, sample=1), row("a", 1, sample=0)]
     seen = compared(tmp_path, then, now)
