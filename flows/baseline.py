@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import datetime
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
-from orderproof.flows.baseline_reporting import announce_changes, announce_reproduction
+from orderproof.flows.baseline_reporting import announce_changes, announce_engine, announce_reproduction
 from orderproof.flows.batch import choose_order, generate_pending, validate
 from orderproof.flows.reporting import flow_run_id
 from orderproof.flows.server import end_server_with_this_process
@@ -55,7 +56,7 @@ def reproduce_baseline(job: str, params: str = "params.yaml", restart: bool = Fa
         batch = generation.begin(this, source, order, tokenizer, restart=restart, folder=pinned.FOLDER)
         held.enter_context(batch.checkpoint)
         announce_changes(batch, baseline)
-        batch, generated, engine = generate_pending(batch)
+        batch, generated, engine = generate_pending(batch, ready=partial(announce_engine, baseline))
         made = compare(batch, baseline, why, generated, engine, started)
         batch.checkpoint.discard()
     return announce_reproduction(record(this, report(this, made), inputs), this)

@@ -12,13 +12,14 @@ from prefect.logging import get_run_logger
 from orderproof.flows.reporting import artifact_key, left_out_if_it_fails
 from orderproof.tasks.baseline.pinned import Baseline, changes
 from orderproof.tasks.baseline.record import Reproduction
-from orderproof.tasks.batch.generation import Batch
+from orderproof.tasks.batch.generation import Batch, engine_on_record
 from orderproof.tasks.batch.provenance import provenance_of
+from orderproof.tasks.engines import EngineInfo
 from orderproof.tasks.jobs import Job
 
 
 def announce_changes(batch: Batch, baseline: Baseline) -> None:
-    """Before anything is spent. The engine's versions show only when it runs, so the report has those."""
+    """Before anything is spent: settings, prompts, model, order."""
     log = get_run_logger()
     if baseline.provenance is None:
         log.warning("%s does not say what it rests on, so what changed since cannot be told", baseline.path)
@@ -29,6 +30,14 @@ def announce_changes(batch: Batch, baseline: Baseline) -> None:
     log.info("since the baseline %s changed", f"{len(changed)} settings" if changed else "no setting")
     for change in changed:
         log.warning("changed since the baseline: %s", change)
+
+
+def announce_engine(baseline: Baseline, engine: EngineInfo) -> None:
+    """What of the engine and its machine is another, which shows only when it runs."""
+    if baseline.provenance:
+        now = baseline.provenance.model_copy(update={"engine": engine_on_record(engine)})
+        for change in changes(baseline.provenance, now):
+            get_run_logger().warning("changed since the baseline: %s", change)
 
 
 def announce_reproduction(made: Reproduction, job: Job) -> Reproduction:

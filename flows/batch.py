@@ -10,6 +10,7 @@ hold of it. A run that was killed goes on where it was; works with and without a
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -109,14 +110,21 @@ def choose_order(
     return sending.order_of(job, source, lambda: tokenizer, kept)
 
 
-def generate_pending(batch: Batch, lines: OutputLines | None = None) -> tuple[Batch, Generated, EngineInfo | None]:
+def generate_pending(
+    batch: Batch, lines: OutputLines | None = None, ready: Callable[[EngineInfo], None] | None = None
+) -> tuple[Batch, Generated, EngineInfo | None]:
     """An engine for what is still to be sent; none where an earlier run has finished everything.
+
+    Args:
+        ready: called with what the engine says of itself, before anything is sent.
 
     Returns the batch with its whole order, which a stream and a windowed order have only now.
     """
     if not batch.unfinished:
         return generation.complete(batch), Generated(), None
     with accelerator(), start_engine(batch.job) as engine:
+        if ready:
+            ready(engine.info)
         generated, info = generate(batch, engine, lines), engine.info
     return generation.complete(batch), generated, info
 

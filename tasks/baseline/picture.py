@@ -13,6 +13,7 @@ from orderproof.tasks.baseline.record import Reproduction
 from orderproof.tasks.files import atomic_file
 from orderproof.tasks.report.figures import DPI, FAINT, STYLE, WIDTH_IN
 
+SHOWN_CHANGES = 3
 SAME = "#0072B2"  # from Okabe and Ito's palette
 
 
@@ -39,9 +40,8 @@ def draw_divergence(made: Reproduction, path: Path) -> Path | None:
 
 
 def _subtitle(made: Reproduction) -> str:
-    changed = (
-        f"changed since: {len(made.changes)} settings" if made.changes else "nothing is known to have changed since"
-    )
-    return f"{made.outputs.diverged} of {made.outputs.compared} diverge; {changed}" + (
-        "; toy model" if made.toy else ""
-    )
+    named = [change.split(":")[0] for change in made.changes]
+    changed = ", ".join(named[:SHOWN_CHANGES]) + (" …" if len(named) > SHOWN_CHANGES else "")
+    since = f"changed since: {changed}" if named else "no setting changed" if made.changes_known else "unknown settings"
+    toy = "; toy model" if made.toy else ""
+    return f"{made.outputs.diverged} of {made.outputs.compared} diverge; {since}{toy}"

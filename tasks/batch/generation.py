@@ -23,7 +23,7 @@ from orderproof.tasks.batch.growing import open_growing
 from orderproof.tasks.batch.provenance import ENGINE_FILE
 from orderproof.tasks.batch.sending import InWindows
 from orderproof.tasks.batch.step_summary import StepSummary
-from orderproof.tasks.engines import Engine, EngineError, Failure, Figures, Output, Request
+from orderproof.tasks.engines import Engine, EngineError, EngineInfo, Failure, Figures, Output, Request
 from orderproof.tasks.engines.requests import ASSUMED_TOKENS, BYTES_PER_TOKEN, predicted_work
 from orderproof.tasks.expectations.output_suite import FINISHED
 from orderproof.tasks.expectations.prompt_suite import asked_samples, asked_tokens
@@ -36,6 +36,7 @@ from orderproof.tasks.prompts.source import PromptSource
 from orderproof.tasks.prompts.stream import PromptStream, Stream
 from orderproof.tasks.prompts.tokenization import Tokenizer
 
+NEVER_MIXED = ("versions", "device")  # of an engine, in one batch
 READ_AHEAD_PROMPTS = 256  # read and tokenized at once, in the order of sending
 
 Progress = Callable[[int, int, StepSummary], None]  # prompts done, prompts in all (so far), the steps so far
@@ -295,20 +296,30 @@ def _how_cut_short(answer: Output, asked: int | None) -> str | None:
     return f"cut short after {min(cut)} of {asked} tokens: prompt and output reach the model's length"
 
 
+def engine_on_record(info: EngineInfo) -> dict[str, Any]:
+    """What of an engine decides outputs, as far as it says so."""
+    machine, replicas = info.machine, info.settings.get("replicas", 1)
+    return {
+        "versions": dict(info.versions),
+        "device": machine.get("device_type"),
+        "device_name": machine.get("device"),
+        "threads": machine.get("threads"),
+        **({"replicas": replicas} if replicas > 1 else {}),  # noted, but never a reason to refuse: see `_key`
+    }
+
+
 def _refuse_other_engine(checkpoint: Checkpoint, engine: Engine) -> None:
     """Results of two versions of an engine are not mixed either; which one it is shows only once it runs."""
-    now = {"versions": dict(engine.info.versions), "device": engine.info.machine.get("device_type")}
-    replicas = engine.info.settings.get("replicas", 1)
-    told = {**now, "replicas": replicas} if replicas > 1 else now  # noted, but never a reason to refuse: see `_key`
+    told = engine_on_record(engine.info)
     path = checkpoint.folder / ENGINE_FILE
     try:
         if not path.exists() or not checkpoint.resumed:
             write_atomically(path, json.dumps(told, indent=1) + "\n")
             return
-        then: dict[str, Any] = json.loads(path.read_bytes())
-        then.pop("replicas", None)
+        held: Mapping[str, Any] = json.loads(path.read_bytes())
     except OSError as error:
         raise CheckpointError(f"{path} cannot be written: {error.strerror}") from None
+    then, now = ({name: one.get(name) for name in NEVER_MIXED} for one in (held, told))
     if then != now:
         raise CheckpointError(
             f"{checkpoint.folder} holds results of another engine ({json.dumps(then)}, now {json.dumps(now)}), and "

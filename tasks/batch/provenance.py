@@ -28,7 +28,7 @@ class Provenance(BaseModel):
 
     schema_version: str = SCHEMA
     key: dict[str, Any]  # the checkpoint's: dataset, model, engine settings, sampling, order, …
-    engine: dict[str, Any] | None = None  # versions and device type; None: no prompt reached an engine
+    engine: dict[str, Any] | None = None  # versions, device, threads; None: no prompt reached an engine
 
     @property
     def everything(self) -> dict[str, Any]:

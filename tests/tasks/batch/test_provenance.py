@@ -30,6 +30,7 @@ def test_outputs_say_what_they_rest_on(job: Job) -> None:
     assert held.key["order"]["method"] == "label"
     assert held.everything["engine"]["versions"]["vllm"] == "stand-in"
     assert held.everything["engine"]["args"]["max_num_seqs"] == 16
+    assert {"device", "device_name", "threads"} <= set(held.everything["engine"])
 
 
 def test_the_same_inputs_give_the_same_file(job: Job) -> None:
