@@ -32,4 +32,3 @@ def test_a_real_engine_reproduces_its_outputs_and_a_demoted_order_is_named(
     other = reproduce(job, start=started)
     assert 'order.method: "label" → "file"' in other.changes
     assert other.outputs.compared == PROMPTS == other.outputs.identical + other.outputs.diverged
-    print(other.sentence())
