@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -57,17 +56,13 @@ class Joined:
 
 
 def _in_step(then: Path, now: Path, names: Sequence[str]) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """Rows of both files, the first with the first and so on, whatever their row groups."""
+    """Rows of two files of one length, the first with the first and so on. Batches do not follow row groups."""
     with pq.ParquetFile(then) as one, pq.ParquetFile(now) as other:
         files = ((one, _held(then, names)), (other, _held(now, names)))
-        rest = [iter(file.iter_batches(ROWS_AT_ONCE, columns=columns)) for file, columns in files]
-        held: list[Any] = [next(batches, None) for batches in rest]
-        while all(batch is not None for batch in held):
-            common = min(len(held[0]), len(held[1]))
-            first, second = (pa.Table.from_batches([batch.slice(0, common)]) for batch in held)
+        batches = (file.iter_batches(ROWS_AT_ONCE, columns=columns) for file, columns in files)
+        for pair in zip(*batches, strict=True):
+            first, second = (pa.Table.from_batches([batch]) for batch in pair)
             yield first, second
-            left = (batch.slice(common) for batch in held)
-            held = [batch if len(batch) else next(batches, None) for batch, batches in zip(left, rest, strict=True)]
 
 
 def _keys(table: pa.Table) -> pa.Array:

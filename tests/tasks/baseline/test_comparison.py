@@ -78,6 +78,9 @@ def test_what_fails_both_times_is_reproduced_but_never_called_identical(tmp_path
     mended = compared(tmp_path, rows, [row("a", 1), row("b", 2)])
     assert (mended.failed_then, mended.failed_now, mended.finish_changes) == (1, 0, {"failed → stop": 1})
     assert not mended.reproduced
+    lost = compared(tmp_path, [row("a", 1), row("b", 2)], rows)
+    assert (lost.failed_then, lost.failed_now, lost.compared, lost.diverged) == (0, 1, 1, 0)
+    assert not lost.reproduced
 
 
 @pytest.mark.parametrize("groups", [(1000, 1000), (7, 10), (1, 13)])
@@ -102,6 +105,13 @@ def test_rows_are_matched_by_id_and_sample_in_any_order(tmp_path: Path, monkeypa
     assert not seen.reproduced
 
 
+def test_outputs_that_came_or_went_at_the_end_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_of, "ROWS_AT_ONCE", 5)
+    assert (more := compared(tmp_path, many(5), many(10))).only_now == 5
+    assert (more.only_then, more.identical, more.reproduced) == (0, 5, False)
+    assert compared(tmp_path, many(10), many(5)).only_then == 5
+
+
 def test_a_file_of_before_there_were_samples_holds_the_first_ones(tmp_path: Path) -> None:
     then = write(tmp_path / "then", many(5), samples=False)
     now = write(tmp_path / "now", many(5))
@@ -114,6 +124,8 @@ def test_the_most_different_are_few_and_the_least_alike(tmp_path: Path) -> None:
     seen = compared(tmp_path, then, now, k=3)
     assert [one.id for one in seen.most_different] == ["p19", "p18", "p17"]
     assert {(one.then, one.now) for one in seen.most_different} == {(None, None)}
+    early_but_alike = [row("p0", 99, *range(1, 20)), row("p1", *range(10), *[99] * 10)]
+    assert [one.id for one in compared(tmp_path, then[:2], early_but_alike).most_different] == ["p1", "p0"]
     shown = compared(tmp_path, then, now, k=1, texts=True).most_different[0]
     assert (shown.then, shown.now) == (then[19][2], now[19][2])
 
@@ -123,8 +135,8 @@ def test_scores_are_paired_and_what_is_not_scored_both_times_left_out(tmp_path: 
         pairs = zip(ids, texts, strict=True)
         return np.array([np.nan if text is None or id == "b" else float(text) for id, text in pairs])
 
-    then = [row("a", 1), row("b", 1), row("c", 0), row("d", finish="failed")]
-    now = [row("a", 0), row("b", 1), row("c", 0), row("d", 1)]
+    then = [row("a", 1), row("b", 1), row("c", 0), row("d", finish="failed"), row("e", 1)]
+    now = [row("a", 0), row("b", 1), row("c", 0), row("d", 1), row("e", finish="failed")]
     scored = compare_outputs(write(tmp_path / "then", then), write(tmp_path / "now", now), scorer=scorer)[1]
     assert isinstance(scored, Scored)
     assert (scored.ids, scored.then.tolist(), scored.now.tolist()) == (("a", "c"), [1, 0], [0, 0])

@@ -14,12 +14,13 @@ import pytest
 
 from orderproof.tasks.baseline import pinned
 from orderproof.tasks.baseline.picture import draw_divergence
-from orderproof.tasks.baseline.pinned import BaselineError
+from orderproof.tasks.baseline.pinned import BaselineError, changes
 from orderproof.tasks.baseline.record import NEWEST_FILE, Reproduction, keep, keep_newest, read_newest, reports_of
 from orderproof.tasks.baseline.recording import record, report
 from orderproof.tasks.baseline.tracking import RUN_TAG, log_waiting
 from orderproof.tasks.batch.checkpoint import KEY_FILE
 from orderproof.tasks.batch.delivery import OUTPUTS_FILE
+from orderproof.tasks.batch.provenance import read_provenance
 from orderproof.tasks.engines import Engine, EngineError
 from orderproof.tasks.files import md5_of
 from orderproof.tasks.jobs import Job, load_job
@@ -99,6 +100,13 @@ def test_what_changed_since_is_named_and_the_job_still_runs(job: Job, monkeypatc
     assert "sampling.max_tokens: 8 → 6" in made.changes
     assert made.outputs.diverged == PROMPTS
     assert made.outputs.first_divergence["median"] == 6
+
+
+def test_an_engine_that_did_not_start_yet_is_no_change(job: Job) -> None:
+    held = read_provenance(job.data_dir / OUTPUTS_FILE)
+    assert held is not None
+    assert changes(held, held.model_copy(update={"engine": None})) == ()
+    assert changes(None, held) == ()
 
 
 def test_an_order_that_was_demoted_is_named_and_outputs_are_still_compared_by_id(job: Job) -> None:
@@ -197,6 +205,7 @@ def test_requests_that_fail_now_are_counted_and_no_reason_to_stop(job: Job) -> N
 
 def test_another_baseline_than_the_last_time_is_told_with_what_differs(job: Job) -> None:
     keep_newest(job, reproduce(job))
+    assert reproduce(job).rebased == ()
     other = again(job, sampling={"max_tokens": 6})
     run_batch(other)
     made = reproduce(other)
