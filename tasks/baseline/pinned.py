@@ -74,13 +74,14 @@ def find_baseline(job: Job, source: PromptSource) -> Baseline:
 def changes(baseline: Provenance | None, now: Provenance) -> tuple[str, ...]:
     """What differs from the baseline in what decides an output, each as "name: then → now".
 
-    An engine is compared once it is known. A baseline without provenance has no differences that could be named.
+    What is not known yet is no difference: the engine before it has started, an order that is made while it is sent.
+    A baseline without provenance has no differences that could be named.
     """
     if baseline is None:
         return ()
-    if now.engine is None:
-        now = now.model_copy(update={"engine": baseline.engine})
-    return tuple(differences(baseline.everything, now.everything))
+    order = now.key.get("order", baseline.key.get("order"))
+    known = Provenance(key={**now.key, "order": order}, engine=now.engine or baseline.engine)
+    return tuple(differences(baseline.everything, known.everything))
 
 
 def _refuse_other_prompts(job: Job, path: Path, source: PromptSource) -> None:

@@ -32,8 +32,9 @@ class Provenance(BaseModel):
 
     @property
     def everything(self) -> dict[str, Any]:
-        """One mapping, whose leaves can be compared by name."""
-        return {**self.key, "engine": {**self.key.get("engine", {}), **(self.engine or {})}}
+        """One mapping, whose leaves can be compared by name. How prompts came in decides nothing but the order."""
+        asked = {name: part for name, part in self.key.items() if name not in ("stream", "windows")}
+        return {**asked, "engine": {**self.key.get("engine", {}), **(self.engine or {})}}
 
     def in_schema(self, schema: pa.Schema) -> pa.Schema:
         """A schema whose file carries this."""

@@ -109,6 +109,18 @@ def test_an_engine_that_did_not_start_yet_is_no_change(job: Job) -> None:
     assert changes(None, held) == ()
 
 
+def test_an_order_that_is_made_in_windows_while_it_is_sent_is_the_same_again(job: Job) -> None:
+    promote_label_order(job, window=32)
+    write_prompts(job, [f"new prompt {k}" for k in range(PROMPTS)])
+    run_batch(job)
+    made = reproduce(job)
+    assert (made.order.parameters["window"], made.changes, made.outputs.identical) == (32, (), PROMPTS)
+    held = read_provenance(job.data_dir / OUTPUTS_FILE)
+    assert held is not None
+    unsent = {name: part for name, part in held.key.items() if name != "order"}
+    assert changes(held, held.model_copy(update={"key": unsent})) == ()
+
+
 def test_an_order_that_was_demoted_is_named_and_outputs_are_still_compared_by_id(job: Job) -> None:
     demote(job, [f"p{k}" for k in range(PROMPTS)])
     made = reproduce(job)
