@@ -2,16 +2,23 @@
 
 In: the project's folder, a recorded stage, a message. Out: a commit of exactly that record, if asked for, pushed with
 its data; or a `DvcError` that says what failed and what was done. Knows nothing of orders or verdicts.
+
+Several workers may push to one branch. Whoever is late takes in what the others pushed and tries again.
 """
 
 from __future__ import annotations
 
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from orderproof.tasks.promotion.dvc import DvcError, inside_a_stage, lock_entry, run_dvc, run_tool
+
+_REBASE_FOLDERS = ("rebase-merge", "rebase-apply")
+PUSHES = 5  # tries, when others push at the same time
 
 
 @dataclass(frozen=True)
@@ -45,11 +52,59 @@ def publish(root: Path, stage: str, how: Literal["none", "commit", "push"], mess
         return Published(commit, notes=notes)
     try:
         run_dvc(root, "push", stage)
-        _git(root, "push", "--quiet")
+        _push(root)
     except DvcError as error:
         done = f"committed {commit[:12]}, but not pushed" if commit else "not pushed"
         raise DvcError(f"{done}: {error}. When that is mended: dvc push {stage} && git push") from None
-    return Published(commit, pushed=True, notes=notes)
+    return Published(_head(root) if commit else None, pushed=True, notes=notes)
+
+
+def _push(root: Path) -> None:
+    """Push the branch; where others were quicker, on top of what they pushed."""
+    for last in (False,) * (PUSHES - 1) + (True,):
+        try:
+            _git(root, "push", "--quiet")
+            return
+        except DvcError:
+            if last or not _others_pushed(root):
+                raise
+        _rebase(root)
+
+
+def _others_pushed(root: Path) -> bool:
+    _git(root, "fetch", "--quiet")
+    try:
+        return _git(root, "rev-list", "--count", "HEAD..@{upstream}").strip() != "0"
+    except DvcError:  # a branch that follows none: what `git push` said of it says more
+        return False
+
+
+def _rebase(root: Path) -> None:
+    """Put the commits that were not pushed on top of the others'. In dvc.lock, stages are merged and not lines.
+
+    Raises:
+        DvcError: git refuses (files were edited), or both recorded the same stage. The branch is what it was.
+    """
+    driver = f'"{sys.executable}" -m orderproof.tasks.promotion.lock_merge %O %A %B'
+    with tempfile.NamedTemporaryFile("w", suffix=".gitattributes") as attributes:
+        attributes.write("dvc.lock merge=dvc-lock\n")
+        attributes.flush()
+        settings = ("-c", f"core.attributesFile={attributes.name}", "-c", f"merge.dvc-lock.driver={driver}")
+        try:
+            run_tool(root, "git", ["git", *settings], ["rebase", "--quiet", "@{upstream}"])
+        except DvcError as error:
+            if not _rebasing(root):
+                raise
+            disputed = ", ".join(_git(root, "diff", "--name-only", "--diff-filter=U").split())
+            _git(root, "rebase", "--abort")
+            raise DvcError(
+                f"others pushed meanwhile, and what they say in {disputed or 'their commits'} and what was found here "
+                f"do not go together ({error}): `git pull --rebase` and choose"
+            ) from None
+
+
+def _rebasing(root: Path) -> bool:
+    return any((root / _git(root, "rev-parse", "--git-path", name).strip()).exists() for name in _REBASE_FOLDERS)
 
 
 def _commit_only(root: Path, paths: Sequence[str], message: str) -> str | None:
@@ -67,7 +122,7 @@ def _commit_only(root: Path, paths: Sequence[str], message: str) -> str | None:
         if untracked:
             _git(root, "rm", "--quiet", "--cached", "--ignore-unmatch", "--", *untracked)
         raise
-    return _git(root, "rev-parse", "HEAD").strip()
+    return _head(root)
 
 
 def _ignore_files(root: Path, entry: Mapping[str, Any]) -> list[str]:
@@ -90,6 +145,10 @@ def _uncommitted_inputs(root: Path, entry: Mapping[str, Any]) -> tuple[str, ...]
         for path in inputs
         if _git(root, "status", "--porcelain", "--", path)
     )
+
+
+def _head(root: Path) -> str:
+    return _git(root, "rev-parse", "HEAD").strip()
 
 
 def _git(root: Path, *arguments: str) -> str:

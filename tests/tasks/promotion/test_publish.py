@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orderproof.tasks.promotion.dvc import DvcError, record_in_dvc, stage_of
+from orderproof.tasks.promotion.dvc import DvcError, lock_entry, record_in_dvc, stage_of
 from orderproof.tasks.promotion.publish import Published, publish
 
 SIX = stage_of("six-domains")
@@ -147,15 +147,63 @@ def test_a_commit_whose_data_cannot_be_pushed_stays_and_says_what_to_do(project:
     assert str(failure.value).split()[1].rstrip(",") == project.git("rev-parse", "--short=12", "HEAD").strip()
 
 
-def test_a_git_remote_that_is_ahead_is_said_and_a_later_push_catches_up(project: Any, tmp_path: Path) -> None:
+ONE = stage_of("one-domain")
+
+
+def second_clone(project: Any, folder: Path) -> Any:
+    """Another worker's checkout of what is published."""
+    project.git("push", "--quiet")
+    project.git("clone", "--quiet", str(folder / "remote.git"), str(folder / "second"))
+    return replace(project, root=folder / "second")
+
+
+def published_by_both(project: Any, second: Any, job: str) -> Published:
+    """The second worker records and pushes a job; then the first, who knows nothing of it, pushes its own."""
+    project.dvc("push", "--quiet", stage_of(job), "--with-deps")
+    second.dvc("pull", "--quiet", stage_of(job), "--with-deps")
+    for _ in range(2):  # its first one is the one that is published already
+        second.measure_from_outside(job)
+    assert record_in_dvc(second.root, stage_of(job), second.inputs(job)).recorded
+    assert publish(second.root, stage_of(job), "push", "the second worker's").pushed
+    record_a_new_measurement(project)
+    return publish(project.root, SIX, "push", MESSAGE)
+
+
+def test_whoever_is_late_pushes_on_top_of_what_others_pushed(project: Any, tmp_path: Path) -> None:
     with_remotes(project, tmp_path)
-    project.git("clone", "--quiet", str(tmp_path / "remote.git"), str(tmp_path / "second"))
-    second = replace(project, root=tmp_path / "second")
+    second = second_clone(project, tmp_path)
+    published = published_by_both(project, second, "one-domain")
+    assert published.pushed
+    assert published.commit == project.git("rev-parse", "origin/main").strip()
+    assert project.git("log", "-2", "--format=%s").splitlines() == [MESSAGE, "the second worker's"]
+    assert lock_entry(project.root, ONE) == lock_entry(second.root, ONE)
+    assert lock_entry(project.root, SIX) != lock_entry(second.root, SIX)
+    assert project.git("status", "--porcelain") == ""
+
+
+def test_two_records_of_one_stage_are_not_merged_and_the_message_says_so(project: Any, tmp_path: Path) -> None:
+    with_remotes(project, tmp_path)
+    second = second_clone(project, tmp_path)
+    with pytest.raises(
+        DvcError, match=r"^committed .*, but not pushed: others pushed meanwhile.*in dvc\.lock"
+    ) as failure:
+        published_by_both(project, second, "six-domains")
+    assert "git pull --rebase" in str(failure.value)
+    assert project.git("log", "-1", "--format=%s").strip() == MESSAGE, "the record is no longer committed here"
+    assert project.git("status", "--porcelain") == ""
+    assert project.git("log", "-1", "--format=%s", "origin/main").strip() == "the second worker's"
+
+
+def test_edits_that_are_not_committed_stay_and_hold_up_the_push_alone(project: Any, tmp_path: Path) -> None:
+    with_remotes(project, tmp_path)
+    second = second_clone(project, tmp_path)
     second.git("commit", "--quiet", "--allow-empty", "--message=meanwhile")
     second.git("push", "--quiet")
     record_a_new_measurement(project)
-    with pytest.raises(DvcError, match=r"^committed .*, but not pushed: `git push` failed: .*\(fetch first\)"):
+    project.edit("measure.py", "import json", "# mine\nimport json")
+    with pytest.raises(DvcError, match=r"^committed .*, but not pushed: `git rebase` failed: .*unstaged changes"):
         publish(project.root, SIX, "push", MESSAGE)
-    project.git("pull", "--quiet", "--rebase")
+    assert "# mine" in (project.root / "measure.py").read_text()
+    project.git("checkout", "measure.py")
     assert publish(project.root, SIX, "push", MESSAGE) == Published(None, pushed=True)
     assert project.git("rev-parse", "HEAD") == project.git("rev-parse", "origin/main")
