@@ -18,6 +18,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.conftest import ROOT
+from tests.e2e import scheduling
+from tests.e2e.scheduling import Server
 
 BLOCKS = 5
 # Whether a busy machine spoils a pass is not what these tests ask, and it must not decide them.
@@ -121,6 +123,13 @@ def _measure_stage_alone(path: Path) -> None:
 def measured(project: Project) -> Any:
     """The outcome of one whole measurement, shared by the tests that look at what it left."""
     return project.json("measure", "six-domains")
+
+
+@pytest.fixture(scope="session")
+def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One real server for all tests of deployments."""
+    with scheduling.prefect_server(tmp_path_factory.mktemp("prefect")) as running:
+        yield running
 
 
 @pytest.fixture

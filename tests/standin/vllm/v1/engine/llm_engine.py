@@ -30,7 +30,8 @@ class LLMEngine:
     def __init__(self, args: EngineArgs, stats: object) -> None:
         self.args, self.stats = args, stats
         self.log = open(os.environ["STANDIN_LOG"], "ab", buffering=0) if "STANDIN_LOG" in os.environ else None  # noqa: SIM115
-        self.step_s = float(os.environ.get("STANDIN_STEP_MS", "0")) / 1000
+        self.step_s, self.kind_s = (float(os.environ.get(f"STANDIN_{of}_MS", "0")) / 1000 for of in ("STEP", "KIND"))
+        self.steps = os.environ.get("STANDIN_STEPS")
         if os.environ.get("CUDA_VISIBLE_DEVICES") == os.environ.get("STANDIN_SLOW_DEVICE", "none"):
             self.step_s *= SLOWER
         if "STANDIN_ARGS" in os.environ:
@@ -55,7 +56,8 @@ class LLMEngine:
         if not 0 < len(ids) < self.args.max_model_len:
             raise VLLMClientError(f"a prompt of {len(ids)} tokens does not fit into {self.args.max_model_len}")
         asked = params.max_tokens, self.args.max_model_len
-        self.waiting.append([request_id, [generated(ids, *asked, sample) for sample in range(params.n)], 0, 0.0])
+        samples = [generated(ids, *asked, sample) for sample in range(params.n)]
+        self.waiting.append([request_id, samples, 0, 0.0, ids[-1]])
 
     def get_num_unfinished_requests(self) -> int:
         return len(self.waiting) + len(self.running)
@@ -65,8 +67,7 @@ class LLMEngine:
             request = self.waiting.popleft()
             request[3] = time.monotonic()
             self.running.append(request)
-        if self.step_s:
-            time.sleep(self.step_s)
+        self._pass_time()
         for request in self.running:
             request[2] += 1
         self.stats.record(
@@ -81,8 +82,16 @@ class LLMEngine:
             self.log.write(b"".join(b"%s\n" % request[0].encode() for request in finished))
         return [_answer(*request) for request in finished]
 
+    def _pass_time(self) -> None:
+        """A step's own time, and some for each kind of prompt that runs, as experts take when they are read."""
+        if pause := self.step_s + self.kind_s * len({request[4] for request in self.running}):
+            time.sleep(pause)
+        if self.steps:
+            with open(self.steps, "a") as log:
+                log.write(f"{os.getpid()} {time.monotonic()}\n")
 
-def _answer(request_id: str, samples: list[list[int]], _: int, scheduled: float) -> SimpleNamespace:
+
+def _answer(request_id: str, samples: list[list[int]], _: int, scheduled: float, kind: int) -> SimpleNamespace:
     outputs = [
         SimpleNamespace(token_ids=tokens, text=" ".join(map(str, tokens)), finish_reason="length", stop_reason=None)
         for tokens in samples
