@@ -34,7 +34,7 @@ from orderproof.tasks.engines import Engine, EngineInfo
 from orderproof.tasks.jobs import Job, load_job
 from orderproof.tasks.orders import Order
 from orderproof.tasks.prompts.source import PromptSource
-from orderproof.tasks.prompts.stream import LINGER_S, PromptStream, Stream
+from orderproof.tasks.prompts.stream import LINGER_S, Stream
 from orderproof.tasks.prompts.tokenization import Tokenizer
 
 
@@ -71,7 +71,7 @@ def run_batch(
         held.enter_context(batch.checkpoint)
         held.enter_context(batch.source)
         lines = OutputLines(batch.checkpoint, held.enter_context(open_output(output))) if output else None
-        batch, generated, engine = generate_pending(batch, lines)
+        batch, generated, engine = generate_pending(batch, lines, started=started)
         held.enter_context(batch.file)
         delivered = restore(batch)
         if stream:
@@ -111,7 +111,10 @@ def choose_order(
 
 
 def generate_pending(
-    batch: Batch, lines: OutputLines | None = None, ready: Callable[[EngineInfo], None] | None = None
+    batch: Batch,
+    lines: OutputLines | None = None,
+    ready: Callable[[EngineInfo], None] | None = None,
+    started: datetime.datetime | None = None,
 ) -> tuple[Batch, Generated, EngineInfo | None]:
     """An engine for what is still to be sent; none where an earlier run has finished everything.
 
@@ -125,21 +128,28 @@ def generate_pending(
     with accelerator(), start_engine(batch.job) as engine:
         if ready:
             ready(engine.info)
-        generated, info = generate(batch, engine, lines), engine.info
+        generated, info = generate(batch, engine, lines, started), engine.info
     return generation.complete(batch), generated, info
 
 
 @task(name="generate", task_run_name="generate", cache_policy=NO_CACHE)
-def generate(batch: Batch, engine: Engine, lines: OutputLines | None = None) -> Generated:
-    """What is still to be sent, each answer on disk as it finishes."""
-    kept, total = batch.checkpoint.resumed, None if isinstance(batch.source, PromptStream) else len(batch.source)
+def generate(
+    batch: Batch, engine: Engine, lines: OutputLines | None = None, started: datetime.datetime | None = None
+) -> Generated:
+    """What is still to be sent, each answer on disk as it finishes.
+
+    Args:
+        lines: told each result as it is kept.
+        started: of the run that is recorded under its time; None: it is no run of the job, and MLflow hears nothing.
+    """
+    kept = batch.checkpoint.resumed
     if kept:
         get_run_logger().info("%d prompts were finished by an earlier run and are not sent again", kept)
     if batch.checkpoint.damaged:
         get_run_logger().warning(
             "%d results on disk were damaged: their prompts are sent again", batch.checkpoint.damaged
         )
-    with BatchReporter(batch.job, total, kept) as reporter:
+    with BatchReporter(batch, started) as reporter:
         return generation.generate(batch, engine, reporter.progress, lines.kept if lines else None)
 
 

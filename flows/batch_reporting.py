@@ -1,6 +1,6 @@
-"""What a person sees of a batch while it runs and when it ends: terminal, Prefect's log and artifacts.
+"""What a person sees of a batch while it runs and when it ends: terminal, log, Prefect's artifacts, live figures.
 
-In: prompts done, steps so far, the run's record. Out: nothing that an output could depend on: whatever fails here is
+In: prompts done, the run so far, the run's record. Out: nothing that an output could depend on: whatever fails here is
 left out, because outputs wait for no server.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import datetime
+import logging
 import threading
 import time
 from types import TracebackType
@@ -15,24 +17,47 @@ from typing import cast
 from uuid import UUID
 
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
-from prefect.logging import get_run_logger
 
-from orderproof.flows.reporting import ARTIFACT_EVERY_S, artifact_key, progress_bar
-from orderproof.tasks.batch.record import BatchRun
-from orderproof.tasks.batch.step_summary import StepSummary
+from orderproof.flows.reporting import (
+    ARTIFACT_EVERY_S,
+    artifact_key,
+    flow_run_id,
+    left_out_if_it_fails,
+    progress_bar,
+    run_logger,
+)
+from orderproof.tasks.batch.generation import Batch, Generated
+from orderproof.tasks.batch.live import LiveMetrics
+from orderproof.tasks.batch.record import BatchRun, run_name
+from orderproof.tasks.batch.underway import Progress, tell, told
 from orderproof.tasks.jobs import Job
+from orderproof.tasks.prompts.stream import PromptStream
 
-BAR_EVERY_S = 0.25
+BAR_EVERY_S = 0.25  # on a terminal alone
+NOTE_EVERY_S = 5.0  # beside the results, for `orderproof status`
 LOG_EVERY_S = 60.0
 
 
 class BatchReporter:
-    """Progress of a batch: a bar on a terminal, a line a minute in the log, a progress artifact in Prefect."""
+    """Progress of a batch, shown in each place at the rate that suits it."""
 
-    def __init__(self, job: Job, total: int | None, resumed: int) -> None:
-        """`total`: None for a stream, whose end nobody knows."""
-        self.job, self.total, self.resumed = job, total, resumed
-        self.started = self.drawn = self.logged = self.told = time.monotonic()
+    def __init__(self, batch: Batch, started: datetime.datetime | None) -> None:
+        """`started`: of the run whose record the live figures are completed by; None: there will be none."""
+        self.job, self.checkpoint = batch.job, batch.checkpoint.folder
+        # None: a stream, whose end nobody knows
+        self.total = None if isinstance(batch.source, PromptStream) else len(batch.source)
+        self.resumed = batch.checkpoint.resumed
+        self.run, self.prefect_run = run_name(started or datetime.datetime.now(datetime.UTC)), flow_run_id()
+        before = told(self.checkpoint)  # of a run that was killed: whoever comes to its end leaves no checkpoint
+        self.live = LiveMetrics(self.job, self.run, started, before.run if before else None) if started else None
+        self.began = time.monotonic()
+        self.shows = (
+            (self._draw, BAR_EVERY_S),
+            (self._note, NOTE_EVERY_S),
+            (self._log, LOG_EVERY_S),
+            (self._tell, ARTIFACT_EVERY_S),
+        )
+        self.due = [self.began + every_s for _, every_s in self.shows]
         self.telling: threading.Thread | None = None
         self.artifact: UUID | None = None
         self.bar = progress_bar()
@@ -41,11 +66,13 @@ class BatchReporter:
     def __enter__(self) -> BatchReporter:
         self.bar.start()
         self.row = self.bar.add_task(self.job.name, total=self.total, completed=self.resumed, rate="")
-        with contextlib.suppress(Exception):  # a server that is gone
+        with left_out_if_it_fails("the progress artifact"):
             key, about = artifact_key("progress-generate", self.job.name), f"prompts of {self.job.name}"
-            self.artifact = cast(
-                UUID, create_progress_artifact(self._percent(self.resumed), key=key, description=about)
-            )
+            made = create_progress_artifact(self._percent(self.resumed), key=key, description=about)
+            self.artifact = cast(UUID, made)
+        if self.live:
+            self.live.start()
+        self._note(self.resumed)
         return self
 
     def __exit__(
@@ -54,23 +81,42 @@ class BatchReporter:
         self.bar.stop()
         if kind is None:
             self._tell(self.total or 0)
+        if self.live:
+            self.live.stop(whole=kind is None)
 
-    def progress(self, done: int, total: int, steps: StepSummary) -> None:
+    def progress(self, done: int, total: int, run: Generated) -> None:
         """Called for every finished request: it must cost next to nothing."""
+        if self.live:
+            self.live.tell(done, run)
         now = time.monotonic()
-        if now - self.drawn > BAR_EVERY_S:
-            self.drawn = now
-            rate = (done - self.resumed) / (now - self.started)
-            self.bar.update(self.row, completed=done, rate=f"{rate:.1f} req/s")
-        if now - self.logged > LOG_EVERY_S:
-            self.logged = now
-            self.log.info("%d of %d prompts; %.1f ms a step (median), %.1f sequences running", done, total,
-                                  steps.percentile(50), steps.running_mean)  # fmt: skip
-        if now - self.told > ARTIFACT_EVERY_S:
-            self.told = now
-            self._tell(done)
+        for k, (show, every_s) in enumerate(self.shows):
+            if now >= self.due[k]:
+                self.due[k] = now + every_s
+                show(done, run)
 
-    def _tell(self, done: int) -> None:
+    def _draw(self, done: int, run: Generated) -> None:
+        self.bar.update(self.row, completed=done, rate=f"{self._rate(done):.1f} req/s")
+
+    def _note(self, done: int, run: Generated | None = None) -> None:
+        now = Progress(
+            run=self.run,
+            prefect_run=self.prefect_run,
+            prompts=self.total,
+            resumed=self.resumed,
+            done=done,
+            rate_req_s=self._rate(done),
+            told_utc=datetime.datetime.now(datetime.UTC).isoformat(),
+        )
+        with contextlib.suppress(OSError):  # a full disk is told by whoever keeps results
+            tell(self.checkpoint, now)
+
+    def _log(self, done: int, run: Generated) -> None:
+        left = "" if self.total is None else f"; {(self.total - done) / self._rate(done) / 60:.0f} min more"
+        of_all = "" if self.total is None else f" of {self.total}"
+        self.log.info("%d%s prompts; %.1f ms a step (median), %.1f sequences running%s", done, of_all,
+                      run.steps.percentile(50), run.steps.running_mean, left)  # fmt: skip
+
+    def _tell(self, done: int, run: Generated | None = None) -> None:
         """Update the artifact beside the work: a server that does not answer must not hold up the engine."""
         if self.artifact is None or (self.telling and self.telling.is_alive()):
             return
@@ -82,20 +128,24 @@ class BatchReporter:
 
     @staticmethod
     def _update(artifact: UUID, percent: float) -> None:
-        with contextlib.suppress(Exception):
+        with left_out_if_it_fails("the progress", logging.DEBUG):
             update_progress_artifact(artifact, percent)
 
     def _percent(self, done: int) -> float:
         return 0.0 if self.total is None else round(100 * done / max(1, self.total), 1)
 
+    def _rate(self, done: int) -> float:
+        """Requests per second of this run so far."""
+        return (done - self.resumed) / max(1e-9, time.monotonic() - self.began)
+
 
 def announce_batch(run: BatchRun, job: Job) -> BatchRun:
     """The run's figures as Prefect's artifact, and in the log."""
-    log = get_run_logger()
+    log = run_logger()
     log.info("%s (%s)", run.sentence(), run.order_why)
     for note in run.notes:
         log.warning("%s", note)
-    with contextlib.suppress(Exception):  # the outputs are there, with or without a server
+    with left_out_if_it_fails("the run's figures"):
         create_markdown_artifact(_markdown(run), key=artifact_key("batch", job.name), description=run.sentence())
     return run
 

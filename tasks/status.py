@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from orderproof.tasks.baseline.record import ReproductionError, read_newest
-from orderproof.tasks.batch.checkpoint import FOLDER, CheckpointError, progress_of
+from orderproof.tasks.batch.checkpoint import FOLDER, RESULTS_FILE, CheckpointError, progress_of
 from orderproof.tasks.batch.record import BatchRecordError, read_runs
+from orderproof.tasks.batch.underway import underway
 from orderproof.tasks.evidence import VERDICT_FILE, EvidenceError, History, Trial, read_history
 from orderproof.tasks.files import md5_of
 from orderproof.tasks.history import attempts
@@ -44,7 +45,9 @@ def job_status(job: Job) -> dict[str, Any]:
         - `attempts`: trials that asked what the newest one asked and came to at least one whole block, and all that
           cannot be read any more
         - `alpha_left`: what another trial of that question may spend (halved by each attempt)
-        - `checkpoint`: null, or the unfinished batch: `results` kept of `prompts`
+        - `checkpoint`: null, or the unfinished batch: `results` kept of `prompts`, the last of them at `when`
+        - `underway`: null, or the run of the batch that is at work now: `who`, `since`, and, once it generates, `run`,
+          `prefect_run`, `prompts`, `done`, `rate_req_s` (so far), `seconds_left` (at that rate); null before
         - `last_run`: null, or the newest batch that came to its end: `run`, `ended`, `order`, `prompts`, `failed`,
           `throughput_req_s`, `throughput_tok_s`, `replicas`, `imbalance` (the slowest replica's time over their mean),
           `outputs`, `current` (the outputs are of the prompts as they are now), `sent` (MLflow has it)
@@ -71,6 +74,7 @@ def job_status(job: Job) -> dict[str, Any]:
         "attempts": spent,
         "alpha_left": job.measure.alpha / 2**spent,
         "checkpoint": _checkpoint(job, problems),
+        "underway": _underway(job, problems),
         "last_run": _last_run(job, problems),
         "reproduction": _reproduction(job, problems),
         "incomplete": [trial.folder.name for trial in trials if not (trial.folder / VERDICT_FILE).exists()],
@@ -155,11 +159,10 @@ def _last_verdict(reports: Path, trials: Sequence[Trial], problems: list[str]) -
         problems.append(f"verdict: {path} cannot be read: {_first_line(error)}")
         return None
     trial = next((trial for trial in reversed(trials) if _holds(trial.folder / VERDICT_FILE, text)), None)
-    when = _ended(trial) if trial else datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC)
     return {
         **{key: getattr(verdict, key) for key in ("verdict", "reason", "gain", "gain_low", "gain_high", "blocks")},
         "trial": trial.folder.name if trial else None,
-        "when": when.isoformat(timespec="seconds"),
+        "when": _ended(trial).isoformat(timespec="seconds") if trial else _time_of(path),
     }
 
 
@@ -169,7 +172,24 @@ def _checkpoint(job: Job, problems: list[str]) -> dict[str, Any] | None:
     except CheckpointError as error:
         problems.append(f"checkpoint: {_first_line(error)}")
         return None
-    return None if progress is None else {"results": progress[0], "prompts": progress[1]}
+    if progress is None:
+        return None
+    results = job.data_dir / FOLDER / RESULTS_FILE
+    when = _time_of(results) if results.exists() else None
+    return {"results": progress[0], "prompts": progress[1], "when": when}
+
+
+def _underway(job: Job, problems: list[str]) -> dict[str, Any] | None:
+    try:
+        found = underway(job.data_dir)
+    except OSError as error:
+        problems.append(f"run under way: {error}")
+        return None
+    if found is None:
+        return None
+    told = found.progress
+    names = ("run", "prefect_run", "prompts", "done", "rate_req_s", "seconds_left")
+    return {"who": found.who, "since": found.since_utc, **{name: getattr(told, name, None) for name in names}}
 
 
 def _last_run(job: Job, problems: list[str]) -> dict[str, Any] | None:
@@ -226,6 +246,11 @@ def _holds(path: Path, content: bytes) -> bool:
         return False
 
 
+def _time_of(path: Path) -> str:
+    """When a file was written last."""
+    return datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC).isoformat(timespec="seconds")
+
+
 def _ended(trial: Trial) -> datetime.datetime:
     """When the trial's last pass ended: unlike a file's time, a checkout does not change it."""
     if not trial.passes:
@@ -241,7 +266,7 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
         *(["toy model"] if one["toy"] else []),
         *(["promoted order is of other prompts"] if one["stale"] else []),
         *([f"{len(one['incomplete'])} without a verdict"] if one["incomplete"] else []),
-        *(["an unfinished batch"] if one["checkpoint"] else []),
+        *(["generating now"] if one["underway"] else ["an unfinished batch"] if one["checkpoint"] else []),
         *(problem.split(":")[0] + " broken or missing" for problem in one["problems"]),
     ]
     return (
@@ -294,9 +319,21 @@ def _batch_facts(one: dict[str, Any]) -> list[tuple[str, str]]:
         if made["current"] is False:
             facts.append(("", "of other outputs than the job has now"))
     if kept:
-        go_on = f"`orderproof generate {one['job']}` goes on, if it is not at work now"
-        facts.append(("checkpoint", f"{kept['results']} of {kept['prompts']} results are kept: {go_on}"))
+        newest = f", the newest of {kept['when']}" if kept["when"] else ""
+        go_on = "" if one["underway"] else f": `orderproof generate {one['job']}` goes on"
+        facts.append(("checkpoint", f"{kept['results']} of {kept['prompts']} results are kept{newest}{go_on}"))
+    if one["underway"]:
+        facts.append(("at work now", _at_work(one["underway"])))
     return facts
+
+
+def _at_work(now: dict[str, Any]) -> str:
+    said = f"{now['who']}, since {now['since']}"
+    if now["run"] is None:
+        return f"{said}; it generates nothing yet"
+    left = "" if now["seconds_left"] is None else f", {now['seconds_left'] / 60:.0f} min more"
+    of_all = "" if now["prompts"] is None else f" of {now['prompts']}"
+    return f"{said}; {now['done']}{of_all} prompts, {now['rate_req_s']:.2f} req/s{left}"
 
 
 def _runs_in(one: dict[str, Any]) -> str:

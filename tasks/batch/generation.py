@@ -39,8 +39,6 @@ from orderproof.tasks.prompts.tokenization import Tokenizer
 NEVER_MIXED = ("versions", "device")  # of an engine, in one batch
 READ_AHEAD_PROMPTS = 256  # read and tokenized at once, in the order of sending
 
-Progress = Callable[[int, int, StepSummary], None]  # prompts done, prompts in all (so far), the steps so far
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -80,6 +78,9 @@ class Generated:
         self.results += 1
         self.prompt_tokens += result.prompt_tokens
         self.output_tokens += result.output_tokens
+
+
+Progress = Callable[[int, int, Generated], None]  # prompts done, prompts in all (so far), this run
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,7 @@ def generate(
             if kept:
                 kept(result.place)
             if progress:
-                progress(before + done.results, len(batch.source), done.steps)
+                progress(before + done.results, len(batch.source), done)
 
     def sink(answer: Output | Failure) -> None:
         sent = flying.pop(answer.number, None)

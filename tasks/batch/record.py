@@ -8,7 +8,7 @@ measuring stage.
 from __future__ import annotations
 
 import datetime
-import secrets
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,11 @@ def reports_of(job: Job) -> Path:
     return job.root / "reports" / "generate" / job.name
 
 
+def run_name(started: datetime.datetime) -> str:
+    """The name of the run that began then, sortable: 20261129T144640Z-3f9a."""
+    return f"{started:%Y%m%dT%H%M%SZ}-{zlib.crc32(started.isoformat().encode()) & 0xFFFF:04x}"
+
+
 def record_of(
     batch: Batch,
     why: str,
@@ -131,7 +136,7 @@ def record_of(
             "cost_per_1k_requests": 1000 * price * figures.wall_s / 3600 / generated.results if price else None,
         }
     return BatchRun(
-        run=f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}",
+        run=run_name(started),
         job=job.name,
         started_utc=started.isoformat(timespec="seconds"),
         ended_utc=ended.isoformat(timespec="seconds"),

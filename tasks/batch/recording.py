@@ -51,4 +51,5 @@ def record(job: Job, run: BatchRun, inputs: Inputs | None) -> BatchRun:
             return run.noting(f"not recorded in DVC: {recorded.why}")
         return run.noting(*publish.publish(job.root, stage, job.reporting.publish, run.sentence()).notes)
     except DvcError as error:
-        return run.noting(f"not recorded in DVC: {error}")
+        missing = "" if order.exists() else f"; `orderproof measure {job.name}` chooses an order, and the file with it"
+        return run.noting(f"not recorded in DVC: {error}{missing}")

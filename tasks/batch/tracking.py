@@ -8,12 +8,17 @@ Prefect.
 from __future__ import annotations
 
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from orderproof.tasks.batch.record import BatchRun, keep, read_runs, reports_of
 from orderproof.tasks.evidence import canonical_json
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.tracking import connected, dataset_input, write_run
 from orderproof.tasks.tracking.runs import LONGEST_PARAMETER_CHARS, RunRecord
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 RUN_TAG = "orderproof.batch"
 METRICS = (
@@ -49,7 +54,7 @@ def log_batch(job: Job, run: BatchRun, *, dvc_revision: str | None = None) -> Ba
     """
     folder = reports_of(job)
     with connected(job, f"run {run.run}", folder) as (client, experiment):
-        known = client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{run.run}'", max_results=1)
+        known = _known(client, experiment, run.run)
         record = _record(run, dvc_revision)
         dataset = dataset_input(job, run.dataset_md5, {"prompts": run.prompts})
         run_id = write_run(client, experiment, record, known[0] if known else None, dataset)
@@ -60,6 +65,18 @@ def log_batch(job: Job, run: BatchRun, *, dvc_revision: str | None = None) -> Ba
     sent = run.model_copy(update={"mlflow_run": run_id})
     keep(job, sent)
     return sent
+
+
+def begin_run(client: MlflowClient, experiment: str, run: str, started: datetime, killed: str | None = None) -> str:
+    """The MLflow run of a batch that is at work; `log_batch` completes it. That of a killed run is ended.
+
+    Args:
+        run, killed: names of runs as their records have or would have them.
+    """
+    for one in _known(client, experiment, killed) if killed else ():
+        client.set_terminated(one.info.run_id, "KILLED")
+    made = client.create_run(experiment, round(started.timestamp() * 1000), {RUN_TAG: run}, _name(started))
+    return str(made.info.run_id)
 
 
 def log_waiting(job: Job, *, dvc_revision: str | None = None) -> list[BatchRun]:
@@ -94,7 +111,7 @@ def _record(run: BatchRun, dvc_revision: str | None) -> RunRecord:
     thinned = run.curve[:: max(1, -(-len(run.curve) // CURVE_POINTS))]
     return RunRecord(
         pass_id="",
-        name=f"generate {run.started_utc}",
+        name=_name(datetime.fromisoformat(run.started_utc)),
         start_ms=_ms(run.started_utc),
         end_ms=_ms(run.ended_utc),
         tags={key: value for key, value in tags.items() if value is not None},
@@ -102,6 +119,15 @@ def _record(run: BatchRun, dvc_revision: str | None) -> RunRecord:
         metrics={key: float(value) for key, value in figures.items() if value is not None},
         series={name: [point[k] for point in thinned] for k, name in enumerate(CURVES)} if thinned else {},
     )
+
+
+def _known(client: MlflowClient, experiment: str, run: str) -> list[Run]:
+    """What the tracker holds of a run: one or nothing."""
+    return list(client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{run}'", max_results=1))
+
+
+def _name(started: datetime) -> str:
+    return f"generate {started.isoformat(timespec='seconds')}"
 
 
 def _ms(utc: str) -> int:

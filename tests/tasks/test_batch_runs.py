@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orderproof.tasks.batch.checkpoint import FOLDER
 from orderproof.tasks.batch.picture import draw_batch
 from orderproof.tasks.batch.record import BatchRun, keep, read_runs, reports_of
 from orderproof.tasks.batch.recording import record, report
 from orderproof.tasks.batch.tracking import RUN_TAG, log_waiting
+from orderproof.tasks.batch.underway import Progress, tell
 from orderproof.tasks.engines import EngineError
 from orderproof.tasks.files import md5_of
 from orderproof.tasks.jobs import Job, load_job
@@ -144,7 +148,8 @@ def test_status_tells_of_the_checkpoint_and_then_of_the_run(job: Job) -> None:
         run_and(job, lambda engine: os.killpg(engine.pid, signal.SIGKILL), after=40)
     kept = job_status(job)["checkpoint"]
     assert (kept["results"] >= 40, kept["prompts"]) == (True, PROMPTS)
-    assert f"{kept['results']} of {PROMPTS} results are kept" in "\n".join(status_lines([job_status(job)]))
+    said = f"{kept['results']} of {PROMPTS} results are kept, the newest of {kept['when']}: `orderproof generate it`"
+    assert said in "\n".join(status_lines([job_status(job)]))
     keep(job, recorded_batch(job)[2])
     told = job_status(job)
     assert told["checkpoint"] is None
@@ -155,6 +160,33 @@ def test_status_tells_of_the_checkpoint_and_then_of_the_run(job: Job) -> None:
         sink.write('{"id": "new", "text": "t"}\n')
     assert job_status(job)["last_run"]["current"] is False
     assert "of another version of the prompts" in "\n".join(status_lines([job_status(job)]))
+
+
+def test_status_tells_of_the_run_that_is_at_work(job: Job) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def look(_: Any) -> None:
+        seen.append(job_status(job))
+        now = datetime.datetime.now(datetime.UTC).isoformat()
+        done = seen[0]["checkpoint"]["results"]
+        progress = Progress(
+            run="r", prefect_run="p", prompts=PROMPTS, resumed=0, done=done, rate_req_s=2.0, told_utc=now
+        )
+        tell(job.data_dir / FOLDER, progress)
+        seen.append(job_status(job))
+
+    run_and(job, look, after=40)
+    early, late = seen
+    assert early["underway"]["who"] == f"process {os.getpid()} on {socket.gethostname()}"
+    assert (early["underway"]["run"], early["underway"]["done"]) == (None, None)
+    assert "it generates nothing yet" in "\n".join(status_lines([early]))
+    left_s = (PROMPTS - late["checkpoint"]["results"]) / 2
+    assert (late["underway"]["prefect_run"], late["underway"]["seconds_left"]) == ("p", left_s)
+    said = "\n".join(status_lines([late]))
+    assert f"of {PROMPTS} prompts, 2.00 req/s, {left_s / 60:.0f} min more" in said
+    assert "goes on" not in said
+    assert job_status(job)["underway"] is None
+    assert "generating now" in status_lines([late, late])[1]
 
 
 def test_a_broken_record_is_told_and_the_rest_of_the_status_stands(job: Job) -> None:
