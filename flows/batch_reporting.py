@@ -61,7 +61,7 @@ class BatchReporter:
         self.telling: threading.Thread | None = None
         self.artifact: UUID | None = None
         self.bar = progress_bar()
-        self.log = get_run_logger()  # while the thread is the task's: a prompt that cannot be sent is told by another
+        self.log = run_logger()  # while the thread is the task's: a prompt that cannot be sent is told by another
 
     def __enter__(self) -> BatchReporter:
         self.bar.start()

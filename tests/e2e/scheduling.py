@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -12,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import httpx
@@ -89,10 +87,14 @@ def _wait_for_health(url: str, started: subprocess.Popen[bytes], log: Path) -> N
 
 @contextmanager
 def process_worker(server: Server, folder: Path) -> Iterator[psutil.Process]:
-    """A worker that asks for work every second; its log is worker.log. It starts away from the project."""
+    """A worker that asks for work every second; its log is worker.log. It starts away from the project, and what it
+    keeps for the time of a run it keeps in tmp."""
     home = folder / "worker"
-    home.mkdir(parents=True, exist_ok=True)
-    env = {**server.env, "PREFECT_HOME": str(home), "PREFECT_WORKER_QUERY_SECONDS": "1"}
+    for path in (home, folder / "tmp"):
+        path.mkdir(parents=True, exist_ok=True)
+    who = {f"GIT_{role}_{what}": "worker" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    own = {"PREFECT_HOME": str(home), "TMPDIR": str(folder / "tmp"), "PREFECT_WORKER_QUERY_SECONDS": "1"}
+    env = {**server.env, **who, **own}
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
     with open(folder / "worker.log", "a") as log:
         started = subprocess.Popen(command, cwd=home, env=env, stdout=log, stderr=log)
@@ -161,7 +163,3 @@ def processes_of(run: UUID) -> list[psutil.Process]:
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
             continue
     return found
-
-
-def read_jsonl(path: Path) -> list[Any]:
-    return [json.loads(line) for line in path.read_text().splitlines()]

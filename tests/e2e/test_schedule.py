@@ -3,6 +3,7 @@ cancelled, crash and go on. The engine is the stand-in."""
 
 from __future__ import annotations
 
+import datetime
 import json
 import shutil
 import subprocess
@@ -12,19 +13,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+import numpy as np
 import psutil
 import pyarrow.parquet as pq
 import pytest
 from prefect.client.schemas.filters import ArtifactFilter
+from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.states import Cancelling
+from ruamel.yaml import YAML
 
 from orderproof.flows.accelerator import LEASE_S, LIMIT
 from orderproof.tasks.batch.checkpoint import FOLDER, RESULTS_FILE
 from orderproof.tasks.batch.delivery import OUTPUTS_FILE
 from orderproof.tasks.batch.record import read_runs
 from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.promotion import read_promotion
 from tests.conftest import ROOT
-from tests.e2e.batches import make_project
+from tests.e2e.batches import LABELS, generated_places, make_project, write_prompts
+from tests.e2e.conftest import ANY_MACHINE
 from tests.e2e.scheduling import (
     POOL,
     Deployments,
@@ -40,9 +46,10 @@ from tests.tasks.tiny_tokenizer import save_model
 
 pytestmark = pytest.mark.timeout(600)
 PROMPTS, STEP_MS = 600, 20  # 300 steps: some seconds in which things can happen
-EVERY_NIGHT = 'cron: "0 1 * * *", timezone: UTC'
-NIGHTLY = "run-batch/{}-nightly"
-FIRST, SECOND = "six-domains", "one-domain"
+NIGHTLY, WEEKLY = "run-batch/{}-nightly", "measure-order/{}-weekly"
+FIRST, SECOND, CLONED = "six-domains", "one-domain", "cloned"
+FEW = 160  # prompts of the job that is measured
+DVC = (sys.executable, "-m", "dvc")
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ class Scheduled:
 
     root: Path
     deployments: Deployments
-    worker: psutil.Process
+    tmp: Path  # where the worker keeps what it keeps for the time of a run
 
     def job(self, name: str) -> Job:
         return load_job(self.root / "params.yaml", name)
@@ -77,18 +84,21 @@ def make_projects(root: Path) -> None:
     params["jobs"] = dict.fromkeys((FIRST, SECOND, "dense"), job)
     params["generate"] = {}
     (root / "params.yaml").write_text(json.dumps(params))
-    (root / "dvc.yaml").write_text((ROOT / "dvc.yaml").read_text().split("\nmetrics:")[0] + "\n")
-    shutil.copy(ROOT / ".gitignore", root)
     (root / "infra").mkdir()
-    deployments = (ROOT / "infra" / "prefect.yaml").read_text()
-    (root / "infra" / "prefect.yaml").write_text(deployments.replace(EVERY_NIGHT, "interval: 15", 1))
-    for argv in (
-        ("git", "init", "-q"),
-        ("git", "config", "user.email", "a@b"),
-        ("git", "config", "user.name", "a"),
-        (sys.executable, "-m", "dvc", "init", "-q"),
-    ):
-        subprocess.run(argv, cwd=root, env=surroundings(root), check=True)
+    shutil.copy(ROOT / "infra" / "prefect.yaml", root / "infra")
+    under_git_and_dvc(root)
+
+
+def under_git_and_dvc(root: Path) -> None:
+    """The project's own stages, without the makers of the demo's data."""
+    yaml = YAML(typ="safe", pure=True)
+    stages = yaml.load(ROOT / "dvc.yaml")["stages"]
+    yaml.dump({"stages": {name: stages[name] for name in ("measure", "generate")}}, root / "dvc.yaml")
+    shutil.copy(ROOT / ".gitignore", root)
+    run(root, "git", "init", "--quiet")
+    for key in ("user.name", "user.email"):
+        run(root, "git", "config", key, "author")
+    run(root, *DVC, "init", "--quiet")
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +109,8 @@ def project(prefect_server: Server, tmp_path_factory: pytest.TempPathFactory) ->
     make_projects(root)
     prefect_server.prefect(root, "work-pool", "create", POOL, "--type", "process", "--overwrite")
     prefect_server.deploy(root)
-    with prefect_server.client() as client, process_worker(prefect_server, folder) as worker:
-        yield Scheduled(root, Deployments(client), worker)
+    with prefect_server.client() as client, process_worker(prefect_server, folder):
+        yield Scheduled(root, Deployments(client), folder / "tmp")
 
 
 def ids(job: Job) -> list[str]:
@@ -133,15 +143,17 @@ def test_every_deployment_is_accepted_with_its_schedule_and_parameters(project: 
         entry = wanted[deployment.name]
         assert deployment.parameters == entry["parameters"]
         assert set(entry["parameters"]) <= set(deployment.parameter_openapi_schema["properties"])
-        (schedule,) = deployment.schedules
-        hour = getattr(schedule.schedule, "cron", None)
-        assert hour == entry["schedules"][0].get("cron")
+        assert [getattr(one.schedule, "cron", None) for one in deployment.schedules] == [
+            one["cron"] for one in entry["schedules"]
+        ]
 
 
 def test_a_run_comes_by_its_schedule_and_leaves_outputs_and_artifacts(project: Scheduled) -> None:
     client, name = project.deployments.client, NIGHTLY.format(FIRST)
-    wait_until(lambda: bool(project.come(name)), 60)
     nightly = client.read_deployment_by_name(name)
+    often = IntervalSchedule(interval=datetime.timedelta(seconds=20))
+    client.update_deployment_schedule(nightly.id, nightly.schedules[0].id, schedule=often)
+    wait_until(lambda: bool(project.come(name)), 120)
     client.update_deployment_schedule(nightly.id, nightly.schedules[0].id, active=False)
     run = project.come(name)[0]
     ended = project.deployments.wait(run, "COMPLETED", "FAILED", "CRASHED")
@@ -199,3 +211,76 @@ def test_a_run_that_crashed_is_marked_and_the_next_one_goes_on_when_the_lease_is
     told = read_runs(project.job(FIRST))[-1]
     assert (told.resumed, told.generated) == (kept, PROMPTS - kept)
     assert ids(project.job(FIRST)) == [f"p{k}" for k in range(PROMPTS)]
+
+
+@pytest.mark.long
+def test_what_a_worker_without_a_folder_finds_reaches_the_remotes(
+    project: Scheduled, prefect_server: Server, tmp_path: Path
+) -> None:
+    author = tmp_path / "author"
+    make_published_project(author, tmp_path)
+    prefect_server.deploy(author)
+    for name in (WEEKLY.format(CLONED), NIGHTLY.format(CLONED)):
+        project.deployments.wait(project.deployments.run_now(name), "COMPLETED")
+        wait_until(lambda: not list(project.tmp.glob("*prefect")), 20, lambda: "the clone is still there")
+
+    run(tmp_path, "git", "clone", "--quiet", (tmp_path / "remote.git").as_uri(), "fresh")
+    fresh = tmp_path / "fresh"
+    run(fresh, *DVC, "pull", "--quiet")
+    job = load_job(fresh / "params.yaml", CLONED)
+    promotion = read_promotion(job)
+    assert promotion is not None
+    assert (promotion.promoted, promotion.order.method) == (True, "label")
+    assert (job.reports_dir / str(promotion.trial) / "passes.jsonl").exists(), "the promotion came without its evidence"
+    assert ids(job) == [f"p{k}" for k in range(FEW)]
+    sent = generated_places(load_job(author / "params.yaml", CLONED))[-FEW:]
+    assert np.count_nonzero(np.diff(sent % LABELS)) < FEW / 4, "the job did not run in the promoted order"
+    said = run(fresh, "git", "log", "--format=%s").splitlines()
+    assert said[0].startswith(f"{CLONED}: {FEW} outputs in the file's order")
+    assert said[1].startswith(f"{CLONED}: promote")
+    assert run(fresh, *DVC, "status", "--json", f"measure@{CLONED}", f"generate@{CLONED}").strip() == "{}"
+
+
+def make_published_project(root: Path, remotes: Path) -> None:
+    """A job whose order pays, its data and its deployments, all in remotes."""
+    made = make_project(root, FEW)
+    write_prompts(made, [f"prompt {k} {k * 3 % LABELS}" for k in range(FEW)])  # the stand-in sees kinds by their end
+    save_model(made.model_path)
+    config = json.loads((made.model_path / "config.json").read_text())
+    config |= {"num_experts": 64, "num_experts_per_tok": 4, "num_hidden_layers": 2}
+    (made.model_path / "config.json").write_text(json.dumps(config))
+    params = json.loads((root / "params.yaml").read_text())
+    job = params["jobs"].pop("it")
+    job["engine"]["env"] |= {"STANDIN_STEP_MS": "1", "STANDIN_KIND_MS": "2"}
+    job["order"] = {"method": "label"}
+    params["jobs"], params["generate"], params["reporting"] = {CLONED: job}, {}, {CLONED: {"publish": "push"}}
+    params["defaults"]["measure"] |= {"looks": [5], "validity": ANY_MACHINE}
+    (root / "params.yaml").write_text(json.dumps(params))
+    under_git_and_dvc(root)
+    (root / "infra").mkdir()
+    deploy_from_clones(root / "infra" / "prefect.yaml", (remotes / "remote.git").as_uri())
+    run(root, *DVC, "add", "--quiet", job["prompts"], job["model"])
+    run(root, *DVC, "remote", "add", "--quiet", "--default", "store", str(remotes / "store"))
+    run(root, "git", "add", "--all")
+    run(root, "git", "commit", "--quiet", "--message=start")
+    run(root, "git", "init", "--quiet", "--bare", str(remotes / "remote.git"))
+    run(root, "git", "remote", "add", "origin", (remotes / "remote.git").as_uri())
+    run(root, "git", "push", "--quiet", "--set-upstream", "origin", "HEAD")
+    run(root, *DVC, "push", "--quiet")
+
+
+def deploy_from_clones(path: Path, repository: str) -> None:
+    """infra/prefect.yaml with one job, whose deployments pull as the file's `fresh-clone` says."""
+    yaml = YAML(typ="safe", pure=True)
+    held = yaml.load((ROOT / "infra" / "prefect.yaml").read_text().replace(FIRST, CLONED))
+    pull = held["definitions"]["fresh-clone"]
+    pull[0]["prefect.deployments.steps.git_clone"]["repository"] = repository
+    mine = [entry for entry in held["deployments"] if entry["parameters"]["job"] == CLONED]
+    held["deployments"] = [{**entry, "pull": pull} for entry in mine]
+    yaml.dump(held, path)
+
+
+def run(folder: Path, *argv: str) -> str:
+    done = subprocess.run(argv, cwd=folder, env=surroundings(folder), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
