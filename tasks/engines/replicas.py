@@ -56,7 +56,7 @@ class ReplicatedEngine:
         settings = {
             **each[0].settings,
             "replicas": len(each),
-            "devices": [info.settings.get("devices") for info in each],
+            "devices": [info.settings.get("devices", []) for info in each],
         }
         return EngineInfo(max(info.load_s for info in each), each[0].versions, each[0].machine, settings)
 

@@ -104,4 +104,6 @@ def provenance(trial: Trial | None, verdict: Verdict | None, mlflow_run: str | N
 def engine_fingerprint(manifest: Manifest) -> str:
     """What of the engine a promotion is tied to: sha256 of the canonical JSON of its args and environment."""
     settings = {"args": manifest.engine["args"], "env": manifest.engine["env"]}
+    if (replicas := manifest.engine.get("replicas", 1)) > 1:
+        settings["replicas"] = replicas
     return hashlib.sha256(canonical_json(settings).encode()).hexdigest()

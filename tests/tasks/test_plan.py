@@ -98,6 +98,7 @@ def test_what_a_trial_merely_chooses_does_not_bring_alpha_back(tmp_path: Path, c
         {"order": {"method": "shuffled", "seed": 5}},
         {"engine": {"args": {"max_num_seqs": 4}}},
         {"engine": {"args": {"max_num_seqs": BATCH, "enable_prefix_caching": False}, "in_process": False}},
+        {"engine": {"args": {"max_num_seqs": BATCH, "enable_prefix_caching": False}, "replicas": 2}},
     ],
 )
 def test_another_claim_or_other_data_is_another_question(tmp_path: Path, changes: dict[str, Any]) -> None:
