@@ -33,6 +33,7 @@ from orderproof.tasks.batch.record import BatchRun, record_of
 from orderproof.tasks.engines import Engine, EngineInfo
 from orderproof.tasks.jobs import Job, load_job
 from orderproof.tasks.orders import Order
+from orderproof.tasks.prompts import Serving
 from orderproof.tasks.prompts.source import PromptSource
 from orderproof.tasks.prompts.stream import LINGER_S, Stream
 from orderproof.tasks.prompts.tokenization import Tokenizer
@@ -98,7 +99,7 @@ def begin_stream(job: Job, stream: Stream, restart: bool) -> tuple[Batch, str]:
 @task(name="validate", task_run_name="validate prompts", cache_policy=NO_CACHE)
 def validate(job: Job) -> PromptSource:
     """Every row is read and checked, before anything is spent."""
-    return PromptSource(job.prompts_path)
+    return PromptSource(job.prompts_path, Serving.of(job))
 
 
 @task(name="order", task_run_name="take or make the order", cache_policy=NO_CACHE)

@@ -476,7 +476,7 @@ def _check_folders(job: Job) -> None:
     """What can be told before Prefect or an engine starts."""
     from orderproof.tasks.models import read_model
 
-    read_model(job.model_path, job.model)
+    read_model(job.model_path, job.model, job.adapters)
 
 
 @contextlib.contextmanager

@@ -77,14 +77,15 @@ def validate(job: Job) -> TokenizedPrompts:
 @task(name="plan", task_run_name="plan the trial", cache_policy=NO_CACHE)
 def make_plan(job: Job, prompts: TokenizedPrompts, placebo: bool) -> Plan:
     """Arms, seeds, looks; or why nothing should be measured."""
-    model, md5, current = read_model(job.model_path, job.model), *recording.current_order(job, prompts)
+    model, md5, current = read_model(job.model_path, job.model, job.adapters), *recording.current_order(job, prompts)
     history, placebos = (read_history(trial.reports_of(job, placebo=kind)) for kind in (False, True))
     return plans.make_plan(job, model, prompts, md5, current, history, placebo=placebo, placebos=placebos)
 
 
 def start_engine(job: Job) -> Engine:
     """vLLM in a child process for each replica; its memory is free again when the context ends."""
-    return engine_of(job.engine, job.model_path, job.sampling, job.root / ".orderproof" / "logs" / f"{job.name}.log")
+    log = job.root / ".orderproof" / "logs" / f"{job.name}.log"
+    return engine_of(job.engine, job.model_path, job.sampling, log, job.adapters)
 
 
 @task(name="warm-up", task_run_name="register and warm up", cache_policy=NO_CACHE)

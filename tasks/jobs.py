@@ -39,6 +39,14 @@ Method = Literal["file", "shuffled", "label", "length", "cluster", "greedy"]
 SignalName = Literal["lexical", "token", "embedding", "fingerprint", "predicted"]
 
 
+# Members of vLLM's SamplingParams that no job and no prompt may set, and why.
+REFUSED_SAMPLING = {
+    "prompt_logprobs": "Probabilities of the prompt are not delivered: leave it out",
+    "prompt_logprob_token_ids": "Probabilities of the prompt are not delivered: leave it out",
+    "output_kind": "Only finished outputs are delivered: leave it out",
+}
+
+
 class JobError(OrderproofError):
     """A mistake in params.yaml, in words that tell the user what to change."""
 
@@ -62,6 +70,7 @@ class EngineSpec(_Strict):
     batch_invariant: bool = False  # vLLM's mode in which an output does not depend on what shares its batch
     in_process: bool = True  # VLLM_ENABLE_V1_MULTIPROCESSING=0: deterministic scheduling, true step times
     args: dict[str, Any] = {}  # vLLM's EngineArgs, verbatim
+    lora_modules: dict[str, str] = {}  # name that a prompt asks for → folder of the adapter
     start_timeout_s: Annotated[float, Field(gt=0)] = 900.0
     replicas: Annotated[int, Field(ge=1)] = 1  # engines that share the order, each with devices of its own
     # of each replica: accelerators, or processors for a CPU engine; None: equal parts of what it may use
@@ -176,6 +185,11 @@ class Job(_Strict):
     @property
     def model_path(self) -> Path:
         return self.root / self.model
+
+    @property
+    def adapters(self) -> dict[str, Path]:
+        """The LoRA adapters' folders, by name."""
+        return {name: self.root / folder for name, folder in self.engine.lora_modules.items()}
 
     @property
     def tokenizer_path(self) -> Path:
@@ -299,6 +313,10 @@ def _check_engine(params: Path, job: Job) -> None:
         if key in job.engine.args:
             raise JobError(f"{where}.{key} cannot be set here: {why}")
     _check_devices(f"{params}: jobs.{job.name}.engine", job.engine)
+    if job.engine.lora_modules and not job.engine.args.get("enable_lora"):
+        raise JobError(f"{where}.enable_lora must be true where engine.lora_modules names adapters")
+    for key in job.sampling.keys() & REFUSED_SAMPLING.keys():
+        raise JobError(f"{params}: jobs.{job.name}.sampling.{key} is not supported. {REFUSED_SAMPLING[key]}")
     samples = job.sampling.get("n", 1)
     if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
         raise JobError(

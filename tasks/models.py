@@ -73,8 +73,11 @@ class ModelFacts:
         return asdict(self)
 
 
-def read_model(folder: Path, shown_as: str) -> ModelFacts:
+def read_model(folder: Path, shown_as: str, adapters: Mapping[str, Path] | None = None) -> ModelFacts:
     """Read a model's facts.
+
+    Args:
+        adapters: LoRA adapters that run on it, by name: they change outputs, so they join its fingerprint.
 
     Raises:
         ModelError: no folder, no config.json, one that is not a JSON object, or a file that cannot be read.
@@ -83,7 +86,7 @@ def read_model(folder: Path, shown_as: str) -> ModelFacts:
     # Multimodal models keep the language model's settings one level down, but its quantisation beside them.
     text = {**config, **(config.get("text_config") or {})}
     try:
-        digest = fingerprint(folder)
+        digest = _with_adapters(fingerprint(folder), adapters or {})
     except OSError as error:  # a link into a cache that was emptied, a file of somebody else's
         raise ModelError(f"{error.filename} cannot be read ({error.strerror}): download the model again") from None
     return ModelFacts(
@@ -144,6 +147,18 @@ def _bytes_per_expert(config: Mapping[str, Any]) -> int | None:
     if config.get("quantization_config") or not (hidden and inner and width):
         return None
     return 3 * hidden * inner * width  # gate, up and down projections
+
+
+def _with_adapters(model: str, adapters: Mapping[str, Path]) -> str:
+    """A model's fingerprint, and one of it with its adapters where there are any."""
+    for name, folder in adapters.items():
+        if not (folder / "adapter_config.json").is_file():
+            raise ModelError(
+                f"{folder} is not a LoRA adapter's folder: it has no adapter_config.json. Correct "
+                f"engine.lora_modules.{name} in params.yaml"
+            )
+    parts = [f"{name}\0{fingerprint(folder)}" for name, folder in sorted(adapters.items())]
+    return hashlib.sha256("\0".join([model, *parts]).encode()).hexdigest() if parts else model
 
 
 def fingerprint(folder: Path) -> str:

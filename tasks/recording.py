@@ -48,7 +48,7 @@ def inputs_of(job: Job) -> Inputs:
     Raises:
         ModelError: the model's folder is missing or unreadable.
     """
-    model = read_model(job.model_path, job.model).fingerprint
+    model = read_model(job.model_path, job.model, job.adapters).fingerprint
     if not job.prompts_path.is_file():
         return Inputs({}, {}, model)  # validation names what is missing, and nothing is recorded then
     return Inputs({job.prompts: dataset_md5(job.prompts_path)}, dvc.stage_params(job.root, job.name), model)
@@ -109,7 +109,7 @@ def record(
     if outcome.placebo:
         return outcome.noting("a placebo: its record stays out of promotions and DVC")
     job = plan.job
-    if read_model(job.model_path, job.model).fingerprint != inputs.model:
+    if read_model(job.model_path, job.model, job.adapters).fingerprint != inputs.model:
         raise promotion.PromotionError(f"{job.model} changed while it was measured: nothing is pinned; measure again")
     dvc.compare_inputs(job.root, inputs.files, inputs.params)
     pinned, notes = _pin(plan, outcome, prompts.ids, trial)

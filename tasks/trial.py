@@ -100,7 +100,7 @@ def _run_pass(
         answers.append(answer)
         progress(pass_id, len(answers), len(sent))
 
-    requests = [Request(k, prompts.token_ids(k), prompts.samplings[k]) for k in sent.tolist()]
+    requests = [Request(k, prompts.token_ids(k), prompts.samplings[k], prompts.lora(k)) for k in sent.tolist()]
     started = datetime.datetime.now(datetime.UTC)
     before = engine.probe(mib)
     asked = list(asked_tokens(plan.job, [request.sampling for request in requests]))

@@ -61,6 +61,7 @@ class Result:
     asked_samples: int  # `n` of its sampling
     completions: tuple[Completion, ...]  # empty: failed
     error: str | None = None  # why it failed, or how its output is not what was asked
+    code: int | None = None  # of a failure, as HTTP has it: 400 refused, 500 broken off
 
     @property
     def output_tokens(self) -> int:

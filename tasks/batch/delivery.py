@@ -1,32 +1,39 @@
 """From a whole checkpoint to data/<job>/outputs.parquet, in the order of the prompts file.
 
-In: a job's prompts and its finished checkpoint. Out: outputs.parquet, whole or not at all, after its expectations were
-met; or a `DeliveryError`, and everything is kept. Knows nothing of engines, trackers or DVC.
+In: a job's prompts and its finished checkpoint. Out: outputs.parquet, and beside it outputs.jsonl where the prompts are
+a batch file, whole or not at all, after their expectations were met; or a `DeliveryError`, and everything is kept.
+Knows nothing of engines, trackers or DVC.
 """
 
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orderproof.tasks.batch.checkpoint import Checkpoint, Result
 from orderproof.tasks.batch.generation import Batch, failures
+from orderproof.tasks.batch.openai_outputs import BatchLines
 from orderproof.tasks.batch.provenance import provenance_of
 from orderproof.tasks.engines import Completion
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.expectations import validate_outputs
 from orderproof.tasks.files import atomic_file
+from orderproof.tasks.prompts import Serving
 
-OUTPUTS_FILE = "outputs.parquet"
+OUTPUTS_FILE, BATCH_FILE = "outputs.parquet", "outputs.jsonl"
 ROWS_PER_GROUP = 1024  # in memory at a time, with all their tokens
 ROWS_PER_SUITE = 65_536  # that one run of the expectations sees; of them only ids and counts are in memory
 SHOWN_FAILURES = 5
 
+_LOGPROB = pa.struct([("token_id", pa.int32()), ("logprob", pa.float64()), ("text", pa.string())])
 # A row for each sample that was asked of a prompt, in the order of the prompts file.
 OUTPUTS_SCHEMA = pa.schema(
     [
@@ -34,10 +41,12 @@ OUTPUTS_SCHEMA = pa.schema(
         pa.field("sample", pa.int32(), False),  # from 0 to n − 1
         ("text", pa.string()),  # null: failed
         ("token_ids", pa.list_(pa.int32())),
-        pa.field("finish_reason", pa.string(), False),  # stop | length | failed
-        ("stop_reason", pa.string()),  # the string, or the number of the token, that stopped it; null: none did
+        pa.field("finish_reason", pa.string(), False),  # stop | length | repetition | failed
+        ("stop_reason", pa.string()),  # the stop string that ended it; null: none did
+        ("stop_token_id", pa.int32()),  # the stop token, likewise
         ("prompt_tokens", pa.int32()),
         ("output_tokens", pa.int32()),
+        ("logprobs", pa.list_(pa.list_(_LOGPROB))),  # of each token: itself, then the likeliest; null: not asked
         ("error", pa.string()),  # why it failed, or how its output is not what was asked; null: all is well
     ]
 )
@@ -58,7 +67,7 @@ class Delivered:
 
 
 def deliver(batch: Batch, folder: Path) -> Delivered:
-    """Write outputs.parquet from a checkpoint that holds every prompt.
+    """Write outputs.parquet, and outputs.jsonl for a batch file, from a checkpoint that holds every prompt.
 
     Raises:
         DeliveryError: more failures than are tolerated.
@@ -67,16 +76,21 @@ def deliver(batch: Batch, folder: Path) -> Delivered:
     failed, first = failures(batch.checkpoint, SHOWN_FAILURES)
     told = tuple((result.id, result.error or "") for result in first)
     _refuse_intolerable(batch, failed, told)
-    path = batch.job.data_dir / OUTPUTS_FILE
-    write_outputs(batch, path, folder)
+    path, lines = batch.job.data_dir / OUTPUTS_FILE, batch.job.data_dir / BATCH_FILE
+    if batch.file.is_batch_file:
+        write_outputs(batch, path, folder, lines)
+    else:
+        write_outputs(batch, path, folder)
+        lines.unlink(missing_ok=True)  # of an earlier version of the prompts
     return Delivered(path, failed, told)
 
 
-def write_outputs(batch: Batch, path: Path, folder: Path) -> None:
+def write_outputs(batch: Batch, path: Path, folder: Path, lines: Path | None = None) -> None:
     """Write a checkpoint's outputs, with what they rest on, in the order of the prompts file.
 
     Args:
         folder: for what the expectations found; a large job has a part of it for each ROWS_PER_SUITE outputs.
+        lines: where the same outputs go as lines of OpenAI's batch format.
 
     Raises:
         DeliveryError: the file cannot be written.
@@ -86,12 +100,17 @@ def write_outputs(batch: Batch, path: Path, folder: Path) -> None:
     checkpoint = batch.checkpoint
     schema = provenance_of(checkpoint.folder).in_schema(OUTPUTS_SCHEMA)
     ids = batch.file.ids()
-    for torn in path.parent.glob(f".{path.name}.*.part"):  # of a run that was killed here
+    for torn in path.parent.glob(f".{path.stem}.*.part"):  # of a run that was killed here
         torn.unlink(missing_ok=True)
     try:
-        with atomic_file(path) as sink, pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+        with ExitStack() as files:
+            writer = files.enter_context(
+                pq.ParquetWriter(files.enter_context(atomic_file(path)), schema, compression="zstd")
+            )
+            batch_file = _BatchFile(batch, files.enter_context(atomic_file(lines))) if lines else None
             for start in range(0, len(batch.source), ROWS_PER_SUITE):
-                light = _write_part(checkpoint, writer, range(start, min(start + ROWS_PER_SUITE, len(batch.source))))
+                places = range(start, min(start + ROWS_PER_SUITE, len(batch.source)))
+                light = _write_part(checkpoint, writer, batch_file, places)
                 part = folder if len(batch.source) <= ROWS_PER_SUITE else folder / f"from-{start:09d}"
                 expected = list(itertools.islice(ids, ROWS_PER_SUITE))
                 batch.file.refuse_edits()  # before other ids than those that were sent are expected
@@ -116,12 +135,28 @@ def _refuse_intolerable(batch: Batch, failed: int, told: tuple[tuple[str, str], 
     )
 
 
-def _write_part(checkpoint: Checkpoint, writer: pq.ParquetWriter, places: range) -> pa.Table:
+class _BatchFile:
+    """The lines of outputs.jsonl, as they are written."""
+
+    def __init__(self, batch: Batch, sink: IO[bytes]) -> None:
+        self.source, self.sink, job = batch.file, sink, batch.job
+        self.lines = BatchLines(Serving.of(job).models[0], job.sampling, batch.file.md5, int(time.time()))
+
+    def write(self, results: list[Result]) -> None:
+        prompts = self.source.read([result.place for result in results])
+        self.sink.writelines(map(self.lines.line, prompts, results))
+
+
+def _write_part(
+    checkpoint: Checkpoint, writer: pq.ParquetWriter, batch_file: _BatchFile | None, places: range
+) -> pa.Table:
     """Write some rows, a group at a time; returns what the expectations look at."""
     light = []
     for start in range(places.start, places.stop, ROWS_PER_GROUP):
         results = list(_restored(checkpoint, range(start, min(start + ROWS_PER_GROUP, places.stop))))
         writer.write_table(table_of(results))
+        if batch_file:
+            batch_file.write(results)
         light.append(_light(results))
     return pa.concat_tables(light)
 
@@ -144,13 +179,21 @@ def table_of(results: list[Result]) -> pa.Table:
         [one and one.text for _, _, one in rows],
         [one.token_ids if one else [] for _, _, one in rows],
         [one.finish_reason if one else "failed" for _, _, one in rows],
-        [None if one is None or one.stop_reason is None else str(one.stop_reason) for _, _, one in rows],
+        [one.stop_reason if one and isinstance(one.stop_reason, str) else None for _, _, one in rows],
+        [one.stop_reason if one and isinstance(one.stop_reason, int) else None for _, _, one in rows],
         [r.prompt_tokens for r, _, _ in rows],
         [len(one.token_ids) if one else 0 for _, _, one in rows],
+        [_logprobs(one) for _, _, one in rows],
         [r.error for r, _, _ in rows],
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, OUTPUTS_SCHEMA, strict=True)]
     return pa.Table.from_arrays(arrays, schema=OUTPUTS_SCHEMA)
+
+
+def _logprobs(one: Completion | None) -> list[list[tuple[int, float, str]]] | None:
+    if one is None or one.logprobs is None:
+        return None
+    return [[(token, logprob, text) for token, logprob, text in likely] for likely in one.logprobs]
 
 
 def _light(results: list[Result]) -> pa.Table:

@@ -32,11 +32,13 @@ from orderproof.tasks.jobs import Job
 from orderproof.tasks.models import ModelFacts, fingerprint, read_model
 from orderproof.tasks.orders import Order
 from orderproof.tasks.prompts.rows import PromptError
+from orderproof.tasks.prompts.serving import Serving
 from orderproof.tasks.prompts.source import PromptSource
 from orderproof.tasks.prompts.stream import PromptStream, Stream
 from orderproof.tasks.prompts.tokenization import Tokenizer
 
 NEVER_MIXED = ("versions", "device")  # of an engine, in one batch
+REFUSED, BROKEN_OFF = 400, 500  # HTTP's codes for the two ways in which a request fails
 READ_AHEAD_PROMPTS = 256  # read and tokenized at once, in the order of sending
 
 
@@ -110,7 +112,7 @@ def begin(
     Raises:
         CheckpointError: it is of another key, or cannot be written.
     """
-    model = read_model(job.model_path, job.model)
+    model = read_model(job.model_path, job.model, job.adapters)
     key = {"dataset_md5": source.md5, "prompts": len(source), **_key(job, model)}
     if isinstance(order, Order):
         kept = open_checkpoint(job.data_dir / folder, key, order, restart=restart)
@@ -127,13 +129,13 @@ def begin_stream(job: Job, stream: Stream, order: InWindows, tokenizer: Tokenize
         CheckpointError: as `begin`.
         PromptError: the stream cannot be read, or does not begin with what came before.
     """
-    model = read_model(job.model_path, job.model)
+    model = read_model(job.model_path, job.model, job.adapters)
     key = {"stream": True, **_key(job, model)}
     growing = open_growing(job.data_dir / FOLDER, key, order.spec, restart=restart)
     if order.spec.method == "file":
         stream = replace(stream, linger_s=0.0)  # nothing is gained by waiting
     try:
-        source = PromptStream(stream, growing.folder / SPOOL_FILE)
+        source = PromptStream(stream, growing.folder / SPOOL_FILE, Serving.of(job))
     except BaseException:
         growing.close()
         raise
@@ -153,7 +155,7 @@ def complete(batch: Batch) -> Batch:
     source = batch.source
     if isinstance(source, PromptStream):
         source.close()
-        source = PromptSource(source.spool)
+        source = PromptSource(source.spool, Serving.of(batch.job))
     whole = batch.coming.checkpoint.end(source.md5)
     key = {name: part for name, part in whole.items() if name != "order"}
     return replace(batch, source=source, key=key, coming=None)
@@ -253,10 +255,10 @@ class _Pending:
         tokens = token_ids_of(self.batch.tokenizer, prompts)
         for place, prompt, ids, asked, n in zip(places, prompts, tokens, most, samples, strict=True):
             if isinstance(ids, PromptError):
-                self.keep(Result(place, prompt.id, 0, asked, n, (), ids.problem))
+                self.keep(Result(place, prompt.id, 0, asked, n, (), ids.problem, REFUSED))
                 continue
             self.flying[place] = _Sent(prompt.id, len(ids), asked, n)
-            yield Request(place, ids, prompt.sampling)
+            yield Request(place, ids, prompt.sampling, prompt.lora)
 
 
 class _AsTheyCome:
@@ -281,11 +283,12 @@ class _AsTheyCome:
 def _result(answer: Output | Failure, sent: _Sent) -> Result:
     about = (answer.number, sent.id, sent.prompt_tokens, sent.asked_tokens, sent.asked_samples)
     if isinstance(answer, Failure):
-        return Result(*about, (), answer.reason)
+        return Result(*about, (), answer.reason, REFUSED)
     if len(answer.completions) != sent.asked_samples:
-        return Result(*about, (), f"the engine gave {len(answer.completions)} of {sent.asked_samples} samples")
+        reason = f"the engine gave {len(answer.completions)} of {sent.asked_samples} samples"
+        return Result(*about, (), reason, BROKEN_OFF)
     if early := [one.finish_reason for one in answer.completions if one.finish_reason not in FINISHED]:
-        return Result(*about, (), f"the engine ended it before its time: {early[0]}")
+        return Result(*about, (), f"the engine ended it before its time: {early[0]}", BROKEN_OFF)
     return Result(*about, answer.completions, _how_cut_short(answer, sent.asked_tokens))
 
 

@@ -27,6 +27,11 @@ class Request:
     number: int  # the answer comes back under it; unique within a pass
     token_ids: Sequence[int]
     sampling: Mapping[str, Any] | None = None  # overrides the pass's sampling, key by key
+    lora: str | None = None  # name of one of the engine's adapters; None: the model itself
+
+
+TokenLogprob = tuple[int, float, str]  # token, log probability, its text
+Logprobs = Sequence[Sequence[TokenLogprob]]  # of each generated token: itself, then the likeliest
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class Completion:
     text: str
     finish_reason: str  # vLLM's: stop | length | …
     stop_reason: int | str | None = None  # the token or string that stopped it; None: the model's own end, or none
+    logprobs: Logprobs | None = None  # None: not asked
 
 
 @dataclass(frozen=True)

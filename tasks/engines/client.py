@@ -43,11 +43,20 @@ class VllmEngine:
     """A vLLM engine in a child process."""
 
     def __init__(
-        self, spec: EngineSpec, model: Path, sampling: Mapping[str, Any], log: Path, *, replica: int = 0
+        self,
+        spec: EngineSpec,
+        model: Path,
+        sampling: Mapping[str, Any],
+        log: Path,
+        adapters: Mapping[str, Path] | None = None,
+        *,
+        replica: int = 0,
     ) -> None:
-        """Nothing starts yet. `log` receives all that vLLM prints.
+        """Nothing starts yet.
 
         Args:
+            log: receives all that vLLM prints.
+            adapters: folders of LoRA adapters, by the names that requests have for them.
             replica: which one of `spec.replicas` this is, from 0: it keeps to its part of the devices.
 
         Raises:
@@ -60,6 +69,7 @@ class VllmEngine:
             )
         self.spec, self.model, self.sampling, self.log = spec, model, dict(sampling), log
         self.replica = replica
+        self.adapters = {name: str(folder) for name, folder in (adapters or {}).items()}
         self._info: EngineInfo | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue(4096)
@@ -138,7 +148,7 @@ class VllmEngine:
     def _load_command(self) -> dict[str, Any]:
         args = {"model": str(self.model), **self.spec.args, "trust_remote_code": False}
         load = {"op": "load", "args": args, "sampling": self.sampling, "env": self._environment()}
-        return {**load, "share": self._share()}
+        return {**load, "adapters": self.adapters, "share": self._share()}
 
     def _pass_fields(self) -> dict[str, Any]:
         """What engines/routing.py asks of a pass beside this."""
@@ -220,6 +230,8 @@ class VllmEngine:
                 line = {"op": "request", "n": request.number, "ids": list(request.token_ids)}
                 if request.sampling:
                     line["sampling"] = dict(request.sampling)
+                if request.lora:
+                    line["lora"] = request.lora
                 self._send(line)
         except BaseException as fault:  # handed to the thread that called run()
             faults.append(fault)

@@ -29,15 +29,28 @@ LOADING_FACTOR = 2  # an engine that loads may hold its weights twice, read and 
 Event = Output | Failure | Steps | Figures | BaseException
 
 
-def engine_of(spec: EngineSpec, model: Path, sampling: Mapping[str, Any], log: Path) -> Engine:
+def engine_of(
+    spec: EngineSpec,
+    model: Path,
+    sampling: Mapping[str, Any],
+    log: Path,
+    adapters: Mapping[str, Path] | None = None,
+) -> Engine:
     """The engine that a job asks for; nothing starts yet. Raises EngineError where the model's folder is missing."""
-    return (VllmEngine if spec.replicas == 1 else ReplicatedEngine)(spec, model, sampling, log)
+    return (VllmEngine if spec.replicas == 1 else ReplicatedEngine)(spec, model, sampling, log, adapters)
 
 
 class ReplicatedEngine:
     """N vLLM engines behind the protocol of one."""
 
-    def __init__(self, spec: EngineSpec, model: Path, sampling: Mapping[str, Any], log: Path) -> None:
+    def __init__(
+        self,
+        spec: EngineSpec,
+        model: Path,
+        sampling: Mapping[str, Any],
+        log: Path,
+        adapters: Mapping[str, Path] | None = None,
+    ) -> None:
         """Nothing starts yet. Replica k logs to `log` with its number before the suffix.
 
         Raises:
@@ -45,7 +58,7 @@ class ReplicatedEngine:
         """
         self.spec, self.model = spec, model
         self.engines = [
-            VllmEngine(spec, model, sampling, log.with_suffix(f".{k + 1}{log.suffix}"), replica=k)
+            VllmEngine(spec, model, sampling, log.with_suffix(f".{k + 1}{log.suffix}"), adapters, replica=k)
             for k in range(spec.replicas)
         ]
 

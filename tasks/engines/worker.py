@@ -6,12 +6,13 @@ sends it as text to the interpreter that `engine.command` names. It knows nothin
 sorts nothing, and answers under the numbers that the parent gave.
 
 Commands, in the order in which they may come:
-    {"op": "load", "args": {EngineArgs}, "sampling": {SamplingParams}, "env": {...}, "share": {...} or null}
+    {"op": "load", "args": {EngineArgs}, "sampling": {SamplingParams}, "adapters": {name: folder}, "env": {...},
+     "share": {...} or null}
                                                          → loaded | load_failed
         with "routing": the text of worker_routing.py, in an engine whose routes can be taken
     {"op": "probe", "mib": 256}                          → probed
     {"op": "pass", "sampling": {...}, "queue": 32}       → request lines follow, then "end"; "routing": see there
-        {"op": "request", "n": 0, "ids": [token, ...], "sampling": {...} or null}
+        {"op": "request", "n": 0, "ids": [token, ...], "sampling": {...} or null, "lora": "name" or null}
         {"op": "end"}                                    → outputs and steps as they come, then pass_done
     end of standard input                                → the process and all it started end at once
 Events: loaded, load_failed, probed, output, routes, failed, steps, idle, pass_done, died.
@@ -90,6 +91,7 @@ class Session:
         self.engine: Any = None  # vLLM's LLMEngine, once loaded
         self.stats: _StepStats | None = None
         self.routing: Any = None  # worker_routing.py's Routing, in an engine whose routes can be taken
+        self.adapters: dict[str, Any] = {}  # vLLM's LoRARequest, by name
         self.probe_buffers: list[tuple[object, object, int]] = []
 
     def emit(self, event: str, **fields: Any) -> None:
@@ -116,10 +118,10 @@ class Session:
         self.out.flush()
 
     def load(self, command: Line) -> None:
-        """Check every name before the minutes that loading takes, then load."""
+        """Check every name before the minutes that loading takes, then load, then check what depends on the model."""
         started, args = time.perf_counter(), command["args"]
         devices = keep_to_share(**command["share"]) if command.get("share") else None
-        _Sampler(command["sampling"])
+        sampler = _Sampler(command["sampling"])
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -139,7 +141,29 @@ class Session:
         self.engine = LLMEngine.from_engine_args(arguments, stat_loggers=[stats_class])
         self.stats = stats_class.current
         self.routing = module.attach(self.engine) if module else None
+        self._check_sampling(sampler)
+        self._load_adapters(command["adapters"])
         self.emit("loaded", load_s=time.perf_counter() - started, **_describe(self.engine, devices))
+
+    def _check_sampling(self, sampler: _Sampler) -> None:
+        """vLLM's own check of sampling against the model: tokens that it has, grammars that compile, and so on."""
+        prompt, tasks = {"type": "token", "prompt_token_ids": [0]}, self.engine.get_supported_tasks()
+        try:
+            self.engine.input_processor.process_inputs("check", prompt, sampler.usual, tasks)
+        except Exception as error:
+            raise ValueError(f"the job's sampling does not fit the model: {_plain(error)}") from None
+
+    def _load_adapters(self, folders: Line) -> None:
+        if not folders:
+            return
+        from vllm.lora.request import LoRARequest
+
+        for number, (name, folder) in enumerate(folders.items(), 1):
+            self.adapters[name] = LoRARequest(name, number, folder)
+            try:
+                self.engine.add_lora(self.adapters[name])
+            except Exception as error:
+                raise ValueError(f"engine.lora_modules.{name} cannot be loaded: {_plain(error)}") from None
 
     def probe(self, mib: int) -> float:
         """Median seconds to stream `mib` MiB through memory, all allowed processors at once."""
@@ -239,11 +263,17 @@ class Session:
                 return taken, True
             prompt = {"type": "token", "prompt_token_ids": line["ids"]}
             try:
-                self.engine.add_request(str(line["n"]), prompt, sampler.params(line.get("sampling")))
+                params, lora = sampler.params(line.get("sampling")), self._adapter(line.get("lora"))
+                self.engine.add_request(str(line["n"]), prompt, params, lora_request=lora)
                 taken += 1
             except (VLLMClientError, ValueError, TypeError) as error:
                 self.emit("failed", n=line["n"], error=_plain(error))
         return taken, False
+
+    def _adapter(self, name: str | None) -> Any:
+        if name is not None and name not in self.adapters:
+            raise ValueError(f"no adapter {name!r} is in engine.lora_modules")
+        return self.adapters[name] if name else None
 
     def _emit_outputs(self, outputs: list[Any], at_s: float) -> int:
         done = 0
@@ -268,12 +298,18 @@ class Session:
 
 def _completion(one: Any) -> dict[str, Any]:
     """One sample of a request, under the names that the parent has for its parts."""
-    return {
+    parts = {
         "token_ids": list(one.token_ids),
         "text": one.text,
         "finish_reason": one.finish_reason,
         "stop_reason": one.stop_reason,
     }
+    if one.logprobs is not None:
+        parts["logprobs"] = [
+            [[token, about.logprob, about.decoded_token or ""] for token, about in likely.items()]
+            for likely in one.logprobs
+        ]
+    return parts
 
 
 class _Sampler:
@@ -288,11 +324,17 @@ class _Sampler:
 
     def _make(self, own: Line) -> object:
         from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+        from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, StructuredOutputsParams
 
         fields = {**self.base, **own}
-        if isinstance(fields.get("structured_outputs"), dict):
-            fields["structured_outputs"] = StructuredOutputsParams(**fields["structured_outputs"])
+        for key, kind in (
+            ("structured_outputs", StructuredOutputsParams),
+            ("repetition_detection", RepetitionDetectionParams),
+        ):
+            if isinstance(fields.get(key), dict):
+                fields[key] = kind(**fields[key])
+        if isinstance(fields.get("logit_bias"), dict):  # JSON has texts for keys
+            fields["logit_bias"] = {int(token): bias for token, bias in fields["logit_bias"].items()}
         for key in fields:
             if key not in SamplingParams.__struct_fields__:
                 near = difflib.get_close_matches(key, SamplingParams.__struct_fields__, n=1)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.expectations import checks, output_suite, prompt_suite
 from orderproof.tasks.jobs import Job
-from orderproof.tasks.prompts import TokenizedPrompts, read_prompts, tokenize
+from orderproof.tasks.prompts import Serving, TokenizedPrompts, read_prompts, tokenize
 from orderproof.tasks.prompts.rows import PromptError, row_word
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def validate_prompts(job: Job, folder: Path) -> TokenizedPrompts:
     path, flaws = job.prompts_path, prompt_suite.Flaws()
     about: dict[str, Any] = {"what": "prompts", "job": job.name, "file": job.prompts}
     try:
-        prompts = tokenize(job, read_prompts(path, flaws.add))
+        prompts = tokenize(job, read_prompts(path, flaws.add, Serving.of(job)))
     except PromptError as error:
         checks.write(folder, "validation", about, str(error), None)
         raise

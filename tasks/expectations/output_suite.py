@@ -17,7 +17,7 @@ from orderproof.tasks.prompts.rows import shown
 if TYPE_CHECKING:
     import pandas as pd
 
-FINISHED = ("stop", "length")  # vLLM's reasons for a request that ended as it should
+FINISHED = ("stop", "length", "repetition")  # vLLM's reasons for a request that ended as it should
 
 
 def frame_of(ids: Sequence[str], outputs: pa.Table | pd.DataFrame) -> pd.DataFrame:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orderproof.tasks.files import md5_of
+from orderproof.tasks.prompts import openai_batch
 from orderproof.tasks.prompts.rows import (
     FIELDS,
     Prompt,
@@ -29,16 +30,20 @@ from orderproof.tasks.prompts.rows import (
     refuse_misspelt,
     row_word,
 )
+from orderproof.tasks.prompts.serving import Serving
 from orderproof.tasks.prompts.tokenization import TokenizedPrompts, tokenize
 
 __all__ = [
+    "OneForm",
     "Prompt",
     "PromptError",
+    "Serving",
     "TokenizedPrompts",
     "dataset_md5",
     "distinct",
     "json_lines",
     "prompt_of_line",
+    "prompt_of_record",
     "read_prompts",
     "refuse_unusable",
     "tokenize",
@@ -51,21 +56,25 @@ Rows = Iterator[tuple[int, Any]]
 Decode = Callable[[Path, int, Any], Mapping[str, Any]]
 
 
-def read_prompts(path: Path, flawed: Callable[[PromptError], None] | None = None) -> Iterator[Prompt]:
+def read_prompts(
+    path: Path, flawed: Callable[[PromptError], None] | None = None, serving: Serving | None = None
+) -> Iterator[Prompt]:
     """Stream the prompts of a file in constant memory, in the file's order.
 
     Ids are not compared here, since that needs them all in memory: see `distinct`. Integers are accepted as ids, labels
     and references in their decimal text. Fields other than FIELDS are left out, unless they look like a misspelt one.
 
     Args:
-        path: a .jsonl file (UTF-8, with or without a byte order mark, LF or CRLF) or a .parquet file.
+        path: a .jsonl file (UTF-8, with or without a byte order mark, LF or CRLF; plain rows, or those of OpenAI's
+            batch format) or a .parquet file.
         flawed: is told each flaw of a row, or that there are no rows, and reading goes on; by default the first raises.
+        serving: what the job serves, by which rows are resolved; None: outside of a job.
 
     Raises:
         PromptError: at once if the file cannot be opened, later if it or a row cannot be read.
     """
     rows, decode = _FORMATS[_checked_suffix(path)]
-    return _prompts(path, rows(path), decode, flawed or _raise)
+    return _prompts(path, rows(path), decode, flawed or _raise, serving)
 
 
 def distinct(prompts: Iterable[Prompt], path: Path) -> Iterator[Prompt]:
@@ -106,11 +115,13 @@ def _raise(error: PromptError) -> None:
     raise error
 
 
-def _prompts(path: Path, rows: Rows, decode: Decode, flawed: Callable[[PromptError], None]) -> Iterator[Prompt]:
-    number = 0
+def _prompts(
+    path: Path, rows: Rows, decode: Decode, flawed: Callable[[PromptError], None], serving: Serving | None
+) -> Iterator[Prompt]:
+    number, form = 0, OneForm(path)
     for number, raw in rows:
         try:
-            prompt = prompt_of(path, number, decode(path, number, raw))
+            prompt = form(prompt_of_record(path, number, decode(path, number, raw), serving))
         except PromptError as error:
             flawed(error)
         else:
@@ -147,9 +158,31 @@ def _json_rows(path: Path) -> Rows:
     return ((number, line) for number, _, line in json_lines(path))
 
 
-def prompt_of_line(path: Path, number: int, line: bytes) -> Prompt:
+def prompt_of_line(path: Path, number: int, line: bytes, serving: Serving | None = None) -> Prompt:
     """One line of JSON lines → its prompt. Raises PromptError at the first thing wrong."""
-    return prompt_of(path, number, _decode_json(path, number, line))
+    return prompt_of_record(path, number, _decode_json(path, number, line), serving)
+
+
+def prompt_of_record(path: Path, number: int, record: Mapping[str, Any], serving: Serving | None = None) -> Prompt:
+    """A row of either form → its prompt. Raises PromptError at the first thing wrong."""
+    made = openai_batch.prompt_of if openai_batch.is_request(record) else prompt_of
+    return made(path, number, record, serving)
+
+
+class OneForm:
+    """Passes a file's prompts on. Raises PromptError at the first row of another form than the first one's."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.first: Prompt | None = None
+
+    def __call__(self, prompt: Prompt) -> Prompt:
+        self.first = self.first or prompt
+        if (prompt.endpoint is None) != (self.first.endpoint is None):
+            one, other = ("batch", "plain") if self.first.endpoint else ("plain", "batch")
+            problem = f"is a {other} row, and {row_word(self.path)} {self.first.line} is a {one} one"
+            raise PromptError(self.path, problem, "Keep them in two files", row=prompt.line, id=prompt.id)
+        return prompt
 
 
 def _refuse_constant(name: str) -> None:

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orderproof.tasks.errors import OrderproofError
+from orderproof.tasks.jobs import REFUSED_SAMPLING
+from orderproof.tasks.prompts.serving import Serving, nearest
 
-FIELDS = ("id", "text", "label", "sampling", "reference")
+FIELDS = ("id", "text", "label", "sampling", "reference", "lora")
 SHOWN_CHARACTERS = 60  # of an id or value in a message
 
 _FIELD_SET = frozenset(FIELDS)
@@ -64,46 +66,58 @@ class Prompt:
     sampling: Mapping[str, Any] | None = None  # vLLM's SamplingParams, over the job's
     reference: str | None = None
     line: int = 0  # of JSON lines, or row of Parquet, from 1
+    lora: str | None = None  # name of an adapter in the job's engine.lora_modules; None: the model itself
+    chat_template_args: Mapping[str, Any] | None = None  # over the job's
+    endpoint: str | None = None  # of a row of a batch file, such as /v1/chat/completions; None: a plain row
 
 
-def prompt_of(path: Path, number: int, record: Mapping[str, Any]) -> Prompt:
-    """Check a row and make it a prompt. Raises PromptError at the first thing wrong."""
+def prompt_of(path: Path, number: int, record: Mapping[str, Any], serving: Serving | None = None) -> Prompt:
+    """Check a row and make it a prompt.
+
+    Args:
+        serving: None: outside of a job, where any adapter may be named.
+
+    Raises:
+        PromptError: the first thing wrong.
+    """
     fail: Fail = functools.partial(PromptError, path, row=number)
     if not record.keys() <= _FIELD_SET:
         refuse_misspelt(record, fail)
-    id = _id(record, fail)
+    id = checked_id(record, "id", fail)
     fail = functools.partial(fail, id=id)
     return Prompt(
         id=id,
         text=_text(record, fail),
-        label=_optional_text(record, "label", fail),
+        label=optional_text(record, "label", fail),
         sampling=_sampling(record, fail),
-        reference=_optional_text(record, "reference", fail),
+        reference=optional_text(record, "reference", fail),
         line=number,
+        lora=_lora(record, serving, fail) if "lora" in record else None,
     )
 
 
-def refuse_misspelt(names: Iterable[str], fail: Fail) -> None:
+def refuse_misspelt(names: Iterable[str], fail: Fail, fields: tuple[str, ...] = FIELDS) -> None:
     """Fields are free, but one that looks like a known field that is absent is taken for a mistake."""
     names = list(names)
     for name in names:
-        near = difflib.get_close_matches(name.lower(), [f for f in FIELDS if f not in names], 1, cutoff=0.8)
-        if near and name not in FIELDS:
+        near = difflib.get_close_matches(name.lower(), [f for f in fields if f not in names], 1, cutoff=0.8)
+        if near and name not in fields:
             raise fail(f"`{name}` is not a field; the nearest is `{near[0]}`", "Rename it, or leave it out")
 
 
-def _id(record: Mapping[str, Any], fail: Fail) -> str:
-    value = record.get("id")
+def checked_id(record: Mapping[str, Any], field: str, fail: Fail) -> str:
+    """A row's id, from `id` or, in a batch file, `custom_id`."""
+    value = record.get(field)
     if value is None:
-        raise fail(f"has no `id`{fields_of(record)}", "Give every prompt its own id", flaw="id")
+        raise fail(f"has no `{field}`{fields_of(record)}", "Give every prompt its own id", flaw="id")
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
-        raise fail(f"`id` must be text or a whole number, not {kind_of(value)}", "Give every prompt its own id")
+        raise fail(f"`{field}` must be text or a whole number, not {kind_of(value)}", "Give every prompt its own id")
     if not value or value.isspace():
-        raise fail("`id` is empty", "Give every prompt its own id", flaw="id")
+        raise fail(f"`{field}` is empty", "Give every prompt its own id", flaw="id")
     if _UNPRINTABLE.search(value):
-        raise fail(f"`id` {shown(value)} holds a control character", "Use printable ids on one line")
+        raise fail(f"`{field}` {shown(value)} holds a control character", "Use printable ids on one line")
     return value
 
 
@@ -113,15 +127,23 @@ def _text(record: Mapping[str, Any], fail: Fail) -> str | Messages:
         problem = "`text` is null" if "text" in record else f"has no `text`{fields_of(record)}"
         raise fail(problem, "Give the prompt its text, or leave the row out", flaw="text")
     if isinstance(value, list):
-        return _messages(value, fail)
+        return checked_messages(value, fail)
     if not isinstance(value, str):
         raise fail(f"`text` must be text or a list of messages, not {kind_of(value)}", "Write it as a JSON string")
+    return checked_text(value, "`text`", fail)
+
+
+def checked_text(value: Any, name: str, fail: Fail) -> str:
+    """A prompt's text, under the name that it has in the file."""
+    if not isinstance(value, str):
+        raise fail(f"{name} must be text, not {kind_of(value)}", "Write it as a JSON string", flaw="text")
     if not value or value.isspace():
-        raise fail("`text` is empty", "Give the prompt its text, or leave the row out", flaw="text")
-    return _sound(value, "`text`", fail)
+        raise fail(f"{name} is empty", "Give the prompt its text, or leave the row out", flaw="text")
+    return _sound(value, name, fail)
 
 
-def _messages(value: list[Any], fail: Fail) -> Messages:
+def checked_messages(value: list[Any], fail: Fail) -> Messages:
+    """Chat messages whose members are all text."""
     remedy = 'Write a message as {"role": "user", "content": "…"}'
     for number, message in enumerate(value, 1):
         if not isinstance(message, dict):
@@ -142,13 +164,22 @@ def _sound(text: str, name: str, fail: Fail) -> str:
     return text
 
 
-def _optional_text(record: Mapping[str, Any], field: str, fail: Fail) -> str | None:
+def optional_text(record: Mapping[str, Any], field: str, fail: Fail) -> str | None:
+    """A field that may be absent, null or empty; numbers in their decimal text."""
     value = record.get(field)
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise fail(f"`{field}` must be text or a number, not {kind_of(value)}", "Correct it or leave it out")
     return _sound(str(value), f"`{field}`", fail)
+
+
+def _lora(record: Mapping[str, Any], serving: Serving | None, fail: Fail) -> str | None:
+    name = optional_text(record, "lora", fail)
+    if name is not None and serving is not None and name not in serving.adapters:
+        problem = f"`lora` {shown(name)} is not in engine.lora_modules of the job; {nearest(name, serving.adapters)}"
+        raise fail(problem, "Correct it, or add it there")
+    return name
 
 
 def _sampling(record: Mapping[str, Any], fail: Fail) -> Mapping[str, Any] | None:
@@ -164,6 +195,8 @@ def _sampling(record: Mapping[str, Any], fail: Fail) -> Mapping[str, Any] | None
             continue
         if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
             raise fail(f"`sampling.{key}` must be a whole number from 1, not {shown(asked)}", "Correct it")
+    for key in value.keys() & REFUSED_SAMPLING.keys():
+        raise fail(f"`sampling.{key}` is not supported", REFUSED_SAMPLING[key])
     return value
 
 

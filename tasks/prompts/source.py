@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from orderproof.tasks.files import md5_of
 from orderproof.tasks.orders import PromptView
-from orderproof.tasks.prompts import json_lines, prompt_of_line, read_prompts, refuse_unusable
+from orderproof.tasks.prompts import OneForm, json_lines, prompt_of_line, read_prompts, refuse_unusable
 from orderproof.tasks.prompts.ids import id_key
 from orderproof.tasks.prompts.rows import Prompt, PromptError, prompt_of, row_word
+from orderproof.tasks.prompts.serving import Serving
 from orderproof.tasks.prompts.tokenization import BATCH_PROMPTS, Tokenizer
 from orderproof.tasks.signals.served import UNKNOWN, Served
 
@@ -32,16 +33,20 @@ from orderproof.tasks.signals.served import UNKNOWN, Served
 class PromptSource:
     """N checked prompts with ids of their own, in the file's order. A context manager; of one thread at a time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, serving: Serving | None = None) -> None:
         """Read and check the file once.
+
+        Args:
+            serving: what the job serves, by which rows are resolved; None: outside of a job.
 
         Raises:
             PromptError: a row is no prompt, an id stands twice, or the file cannot be read; the first flaw is named.
         """
-        self.path = path
+        self.path, self.serving = path, serving
         self._state = _state(path)
         refuse_unusable(path)
-        self._lines = _ParquetLines(path) if path.suffix.lower() == ".parquet" else _JsonLines(path)
+        kind = _ParquetLines if path.suffix.lower() == ".parquet" else _JsonLines
+        self._lines: _ParquetLines | _JsonLines = kind(path, serving)
         index = _index(path, self._lines)
         self._offsets, self._numbers, self.keys = (np.frombuffer(column, column.typecode) for column in index)
         self._refuse_twins()
@@ -58,6 +63,11 @@ class PromptSource:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._lines.close()
+
+    @property
+    def is_batch_file(self) -> bool:
+        """Its rows are requests of OpenAI's batch format."""
+        return self.read([0])[0].endpoint is not None
 
     def read(self, rows: Sequence[int] | NDArray[np.int64]) -> list[Prompt]:
         """Some prompts, by their places in the file's order.
@@ -105,7 +115,7 @@ class PromptSource:
 
     def ids(self) -> Iterator[str]:
         """All ids, in the file's order."""
-        return (prompt.id for prompt in read_prompts(self.path))
+        return (prompt.id for prompt in read_prompts(self.path, serving=self.serving))
 
     def places(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Where prompts stand, int64[n], by the hashes of their ids; -1 for an id that is not in the file."""
@@ -118,7 +128,9 @@ class PromptSource:
         """What an order may see. Labels and token counts are read only for a way to order that needs them."""
         return PromptView(
             ids=_Ids(self),
-            labels=[prompt.label for prompt in read_prompts(self.path)] if labels else [None] * len(self),
+            labels=[prompt.label for prompt in read_prompts(self.path, serving=self.serving)]
+            if labels
+            else [None] * len(self),
             text=lambda row: tokenizer.render(self.read([row])[0]),
             lines=self._numbers,
             token_counts=self._token_counts(tokenizer) if lengths else None,
@@ -154,15 +166,16 @@ class PromptSource:
 class _JsonLines:
     """Lines of the file itself."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, serving: Serving | None) -> None:
+        self.path, self.serving = path, serving
         self._open: IO[bytes] | None = None
 
     def scan(self) -> Iterator[tuple[int, int, Prompt | PromptError]]:
         """Offset, number and prompt (or its flaw) of every line."""
+        form = OneForm(self.path)
         for number, offset, line in json_lines(self.path):
             try:
-                yield offset, number, prompt_of_line(self.path, number, line)
+                yield offset, number, form(prompt_of_line(self.path, number, line, self.serving))
             except PromptError as flaw:
                 yield offset, number, flaw
 
@@ -170,7 +183,7 @@ class _JsonLines:
         if self._open is None:
             self._open = open(self.path, "rb")  # noqa: SIM115  (held until close)
         self._open.seek(offset)
-        return prompt_of_line(self.path, number, self._open.readline())
+        return prompt_of_line(self.path, number, self._open.readline(), self.serving)
 
     def close(self) -> None:
         if self._open:
@@ -180,18 +193,18 @@ class _JsonLines:
 class _ParquetLines:
     """Rows of Parquet cannot be reached one by one, so they are laid out once as lines of a nameless file."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, serving: Serving | None) -> None:
+        self.path, self.serving = path, serving
         self._spool = tempfile.TemporaryFile(prefix="orderproof-")  # noqa: SIM115  (held until close)
 
     def scan(self) -> Iterator[tuple[int, int, Prompt | PromptError]]:
         flaws: list[PromptError] = []
-        for prompt in read_prompts(self.path, flaws.append):
+        for prompt in read_prompts(self.path, flaws.append, self.serving):
             yield from ((0, flaw.row or 0, flaw) for flaw in flaws)
             flaws.clear()
             offset = self._spool.tell()
             fields = {"id": prompt.id, "text": prompt.text, "label": prompt.label, "sampling": prompt.sampling,
-                      "reference": prompt.reference}  # fmt: skip
+                      "reference": prompt.reference, "lora": prompt.lora}  # fmt: skip
             self._spool.write(json.dumps(fields).encode() + b"\n")
             yield offset, prompt.line, prompt
         yield from ((0, flaw.row or 0, flaw) for flaw in flaws)

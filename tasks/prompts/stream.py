@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from orderproof.tasks.prompts import prompt_of_line
+from orderproof.tasks.prompts import OneForm, prompt_of_line
 from orderproof.tasks.prompts.arriving import ArrivingLines
 from orderproof.tasks.prompts.ids import SeenKeys, id_key
 from orderproof.tasks.prompts.rows import Prompt, PromptError
+from orderproof.tasks.prompts.serving import Serving
 
 LINGER_S = 5.0
 WAIT_S = 0.1  # for the next line, before it is asked again whether the engine starves
@@ -41,8 +42,11 @@ class Stream:
 class PromptStream:
     """The prompts so far, in the order in which they came. A context manager."""
 
-    def __init__(self, stream: Stream, spool: Path) -> None:
+    def __init__(self, stream: Stream, spool: Path, serving: Serving | None = None) -> None:
         """Open the stream, and where the spool holds lines of an earlier run, see that it begins with them.
+
+        Args:
+            serving: what the job serves, by which rows are resolved; None: outside of a job.
 
         Raises:
             PromptError: it cannot be read, or does not begin with what came before.
@@ -51,9 +55,10 @@ class PromptStream:
             raise PromptError(
                 Path(stream.source), "is Parquet, which cannot be read as it comes", "Give JSON lines", flaw="file"
             )
-        self.spool, self._linger_s = spool, stream.linger_s
+        self.spool, self._linger_s, self._serving = spool, stream.linger_s, serving
         self._lines = ArrivingLines(stream.source, stream.follow_s)
         self.path = self._lines.path
+        self._form = OneForm(self.path)
         self._offsets, self._numbers = array.array("q"), array.array("q")
         self._seen = SeenKeys()
         self._fault: PromptError | None = None  # told once the windows before it were given
@@ -159,7 +164,7 @@ class PromptStream:
         """The prompt of the next line; None: it is blank. Raises PromptError for one that is none, or came before."""
         if line.isspace():
             return None
-        prompt = prompt_of_line(self.path, self._number + 1, line)
+        prompt = self._form(prompt_of_line(self.path, self._number + 1, line, self._serving))
         if not self._seen.add(id_key(prompt.id)):
             first = next((p.line for p in map(self._read, range(len(self))) if p.id == prompt.id), None)
             problem = f"this id stands already on {f'line {first}' if first else 'an earlier line'}"
@@ -188,7 +193,7 @@ class PromptStream:
         start = self._offsets[row]
         stop = self._offsets[row + 1] if row + 1 < len(self) else self._end
         line = os.pread(self._file, stop - start, start)
-        return prompt_of_line(self.path, self._numbers[row], line[: line.index(b"\n") + 1])
+        return prompt_of_line(self.path, self._numbers[row], line[: line.index(b"\n") + 1], self._serving)
 
     def _recover(self) -> None:
         """Compare what came before with what comes now; half a line that a crash left is cut."""

@@ -32,6 +32,7 @@ class TokenizedPrompts:
     rendered: list[str]  # chat messages through the model's template
     tokens: np.ndarray  # int32, all prompts end to end
     offsets: np.ndarray  # int64[N + 1]: prompt i is tokens[offsets[i]:offsets[i + 1]]
+    adapters: Sequence[str | None] = ()  # name of each prompt's LoRA adapter; empty: of none
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -50,6 +51,10 @@ class TokenizedPrompts:
         """Text of prompt i of the file's order, rendered."""
         return self.rendered[i]
 
+    def lora(self, i: int) -> str | None:
+        """Name of the adapter of prompt i of the file's order; None: the model itself."""
+        return self.adapters[i] if self.adapters else None
+
     def take(self, rows: np.ndarray) -> TokenizedPrompts:
         """Some of the prompts, int64[n] of their places here, in the order given."""
         offsets = np.concatenate([np.zeros(1, np.int64), self.lengths[rows].cumsum()])
@@ -64,6 +69,7 @@ class TokenizedPrompts:
             rendered=[self.rendered[i] for i in chosen],
             tokens=self.tokens[places],
             offsets=offsets,
+            adapters=[self.lora(i) for i in chosen],
         )
 
 
@@ -118,6 +124,7 @@ def tokenize(job: Job, prompts: Iterable[Prompt]) -> TokenizedPrompts:
         rendered=rendered,
         tokens=np.concatenate([np.empty(0, np.int32), *pieces]),
         offsets=np.concatenate([np.zeros(1, np.int64), *lengths]).cumsum(),
+        adapters=[p.lora for p in kept],
     )
 
 
@@ -146,7 +153,8 @@ def _render(job: Job, tokenizer: Any, prompt: Prompt) -> str:
     if not tokenizer.chat_template:
         problem = f"`text` is chat messages, and the tokenizer in {job.tokenizer_path} has no chat template"
         raise fail(problem, f"Give plain text, or set `tokenizer` of jobs.{job.name} to a folder that has one")
-    arguments = {"add_generation_prompt": True, **job.chat_template_args, "tokenize": False}
+    own = prompt.chat_template_args or {}
+    arguments = {"add_generation_prompt": True, **job.chat_template_args, **own, "tokenize": False}
     try:
         return str(tokenizer.apply_chat_template(list(prompt.text), **arguments))
     except Exception as error:  # templates raise errors of their own

@@ -29,6 +29,7 @@ from orderproof.tasks.files import md5_of, write_atomically
 from orderproof.tasks.jobs import EngineSpec, Job, load_job
 from orderproof.tasks.orders import make_order, write_order
 from orderproof.tasks.promotion import ORDER_FILE, RECORD_FILE, Promotion
+from orderproof.tasks.prompts import Serving
 from orderproof.tasks.prompts.rows import Prompt
 from orderproof.tasks.prompts.source import PromptSource
 from orderproof.tasks.prompts.stream import Stream
@@ -47,8 +48,9 @@ class Bytes:
         return texts, [list(text.encode()) for text in texts]
 
     def render(self, prompt: Prompt) -> str:
-        assert isinstance(prompt.text, str)
-        return prompt.text
+        if isinstance(prompt.text, str):
+            return prompt.text
+        return "".join(message["content"] for message in prompt.text)
 
 
 def make_project(
@@ -89,8 +91,9 @@ def write_prompts(job: Job, texts: Sequence[str]) -> None:
 
 def promote_label_order(job: Job, window: int | None = None) -> None:
     """Pin the label order, as a trial's promotion would."""
-    ids = [json.loads(line)["id"] for line in job.prompts_path.read_text().splitlines()]
-    prompts = [json.loads(line) for line in job.prompts_path.read_text().splitlines()]
+    rows = [json.loads(line) for line in job.prompts_path.read_text().splitlines()]
+    prompts = [{"id": row.get("custom_id"), **row} for row in rows]
+    ids = [prompt["id"] for prompt in prompts]
     order = make_order(
         job.order.model_copy(update={"method": "label", "window": window}), prompts, md5_of(job.prompts_path)
     )
@@ -152,7 +155,7 @@ def reproduce(job: Job, *, start: Callable[[Job], AbstractContextManager[Engine]
     started = datetime.datetime.now(datetime.UTC)
     with ExitStack() as held:
         held.enter_context(checkpoint.only_run(job.data_dir, wait=False, lock_file=pinned.LOCK_FILE))
-        source = held.enter_context(PromptSource(job.prompts_path))
+        source = held.enter_context(PromptSource(job.prompts_path, Serving.of(job)))
         baseline = pinned.find_baseline(job, source)
         kept = checkpoint.kept_order(job.data_dir / pinned.FOLDER)
         order, why = sending.order_of(job, source, lambda: tokenizer, kept)
@@ -170,7 +173,7 @@ def reproduce(job: Job, *, start: Callable[[Job], AbstractContextManager[Engine]
 
 def begin(job: Job, restart: bool) -> tuple[Batch, str]:
     tokenizer: Any = Bytes()
-    source = PromptSource(job.prompts_path)
+    source = PromptSource(job.prompts_path, Serving.of(job))
     kept = checkpoint.kept_order(job.data_dir / checkpoint.FOLDER)
     order, why = sending.order_of(job, source, lambda: tokenizer, kept)
     return generation.begin(job, source, order, tokenizer, restart=restart), why

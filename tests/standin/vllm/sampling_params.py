@@ -12,6 +12,10 @@ class StructuredOutputsParams:
         self.fields = fields
 
 
+class RepetitionDetectionParams(StructuredOutputsParams):
+    pass
+
+
 class SamplingParams:
     __struct_fields__ = ("temperature", "max_tokens", "ignore_eos", "n", "seed", "stop", "structured_outputs",
                          "output_kind")  # fmt: skip

@@ -37,6 +37,7 @@ class LLMEngine:
         if "STANDIN_ARGS" in os.environ:
             with open(os.environ["STANDIN_ARGS"], "w") as told:
                 json.dump(dataclasses.asdict(args), told)
+        self.input_processor = SimpleNamespace(process_inputs=lambda *_: None)
         self.waiting: deque = deque()
         self.running: list = []
         self.vllm_config = SimpleNamespace(
@@ -51,7 +52,10 @@ class LLMEngine:
     def from_engine_args(cls, args: EngineArgs, stat_loggers: list) -> LLMEngine:
         return cls(args, stat_loggers[0](None))
 
-    def add_request(self, request_id: str, prompt: dict, params: object) -> None:
+    def get_supported_tasks(self) -> tuple[str, ...]:
+        return ("generate",)
+
+    def add_request(self, request_id: str, prompt: dict, params: object, lora_request: object = None) -> None:
         ids = prompt["prompt_token_ids"]
         if not 0 < len(ids) < self.args.max_model_len:
             raise VLLMClientError(f"a prompt of {len(ids)} tokens does not fit into {self.args.max_model_len}")
@@ -93,7 +97,9 @@ class LLMEngine:
 
 def _answer(request_id: str, samples: list[list[int]], _: int, scheduled: float, kind: int) -> SimpleNamespace:
     outputs = [
-        SimpleNamespace(token_ids=tokens, text=" ".join(map(str, tokens)), finish_reason="length", stop_reason=None)
+        SimpleNamespace(
+            token_ids=tokens, text=" ".join(map(str, tokens)), finish_reason="length", stop_reason=None, logprobs=None
+        )
         for tokens in samples
     ]
     metrics = SimpleNamespace(scheduled_ts=scheduled)
