@@ -24,6 +24,7 @@ from filelock import FileLock
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.evidence import Trial, canonical_json
 from orderproof.tasks.jobs import Job
+from orderproof.tasks.routing.passes import experts_per_step
 from orderproof.tasks.tracking.runs import ORIGIN, PASS_TAG, TRIAL_TAG, RunRecord, pass_records, trial_record
 from orderproof.tasks.verdict import Verdict
 
@@ -81,7 +82,7 @@ def log_trial(
     Raises:
         TrackingError: the tracker is down or refuses. The evidence stays whole on disk.
     """
-    plan = trial.manifest
+    plan, experts = trial.manifest, experts_per_step(job, trial)
     with connected(job, f"trial {plan.trial}", trial.folder, send_later(job, trial)) as (client, experiment):
         known = _known_runs(client, experiment, trial)
         dataset = dataset_input(
@@ -89,7 +90,7 @@ def log_trial(
         )
         parent = trial_record(trial, verdict, prefect_run, dvc_revision)
         parent_id = write_run(client, experiment, parent, known.get(""), dataset)
-        for child in pass_records(trial, job.reporting.price_per_hour, parent_id):
+        for child in pass_records(trial, job.reporting.price_per_hour, parent_id, experts):
             child_id = write_run(client, experiment, child, known.get(child.pass_id), dataset)
             client.set_terminated(child_id, end_time=child.end_ms)
         _send_files(client, parent_id, job, trial)

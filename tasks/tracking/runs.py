@@ -89,8 +89,10 @@ def _trial_metrics(trial: Trial, verdict: Verdict | None) -> dict[str, float]:
     return _known(metrics)
 
 
-def pass_records(trial: Trial, price_per_hour: float, parent_id: str) -> Iterator[RunRecord]:
-    """The child runs, in the order in which the passes ran."""
+def pass_records(
+    trial: Trial, price_per_hour: float, parent_id: str, experts: Mapping[str, float] | None = None
+) -> Iterator[RunRecord]:
+    """The child runs, in the order in which the passes ran; `experts`: of each pass, read per layer and step."""
     discarded = {timed.pass_id for timed in trial.discarded()}
     moved = _output_diff_rates(trial)
     for timed in trial.passes:
@@ -104,7 +106,11 @@ def pass_records(trial: Trial, price_per_hour: float, parent_id: str) -> Iterato
             # Also parameters: MLflow's box plot and parallel coordinates group by these, never by tags.
             params={"arm": timed.arm, "block": f"{timed.block:02d}", "state": state},
             metrics=_known(
-                {**_pass_metrics(timed, price_per_hour), "output_diff_rate": moved.get(timed.pass_id)},
+                {
+                    **_pass_metrics(timed, price_per_hour),
+                    "output_diff_rate": moved.get(timed.pass_id),
+                    "experts_per_step": (experts or {}).get(timed.pass_id),
+                },
             ),
             series={"step_time_ms": timed.step_ms_series, "sequences_running": timed.running_series},
         )

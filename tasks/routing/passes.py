@@ -1,0 +1,64 @@
+"""How many experts the steps of a trial's passes read, from routes that were captured apart from them.
+
+In: a trial, and its job's routes. Out: a figure per pass, or none where the routes are of another model or other
+prompts. A pass is replayed in its own order of sending over those of its prompts that were captured: of a sample, the
+groups are as thin as the sample.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from orderproof.tasks.errors import OrderproofError
+from orderproof.tasks.evidence import Trial
+from orderproof.tasks.jobs import Job
+from orderproof.tasks.routing.capture import routes_path
+from orderproof.tasks.routing.replay import Load, replay
+from orderproof.tasks.routing.routes import Routes
+from orderproof.tasks.routing.source import CapturedRoutes
+
+VLLM_BATCHED_TOKENS = 2048  # vLLM's own where the engine does not say
+
+logger = logging.getLogger(__name__)
+
+
+def experts_per_step(job: Job, trial: Trial) -> Mapping[str, float]:
+    """Per pass id, the distinct experts of a layer that a step reads, mean over steps and layers; empty: not known."""
+    path, plan = routes_path(job), trial.manifest
+    if not path.exists():
+        return {}
+    try:
+        with Routes(path) as routes:
+            if (routes.record.model, routes.record.dataset_md5) != (plan.model.get("fingerprint"), plan.dataset_md5):
+                return {}
+            return _of_passes(trial, routes)
+    except OrderproofError as error:  # a trial's figures go to their tracker without this one
+        logger.warning("experts_per_step is left out: %s", error)
+        return {}
+
+
+def _of_passes(trial: Trial, routes: Routes) -> dict[str, float]:
+    settings = trial.manifest.engine
+    batch, room = int(settings["max_num_seqs"]), int(settings.get("max_num_batched_tokens", VLLM_BATCHED_TOKENS))
+    known: dict[str, float] = {}  # by the order's hash: the candidate's passes all send the same
+    figures = {}
+    for timed in trial.passes:
+        key = f"{timed.order_sha256} {timed.requests}"
+        if key not in known:
+            sent = trial.tokens(timed.pass_id, columns=["prompt_id"])["prompt_id"].to_pylist()
+            known[key] = _replayed(sent, routes, batch, room)
+        if not np.isnan(known[key]):
+            figures[timed.pass_id] = known[key]
+    return figures
+
+
+def _replayed(sent: Iterable[str], routes: Routes, batch: int, room: int) -> float:
+    """Mean over steps and layers; nan if none of the prompts was captured."""
+    places = [routes.place[prompt_id] for prompt_id in sent if prompt_id in routes.place]
+    source = CapturedRoutes(routes, np.arange(len(routes)))
+    loads = (Load(k, int(routes.prompt_tokens[k]), int(routes.decode_tokens[k]) + 1) for k in places)
+    experts = [lot.experts for lot in replay(loads, source, batch, room)]
+    return float(np.concatenate(experts).mean() / routes.record.layers) if experts else float("nan")
