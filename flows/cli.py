@@ -201,6 +201,24 @@ def reproduce(
     raise typer.Exit(made.exit_code if exit_code else 0)
 
 
+@app.command(epilog=_examples("orderproof lossy six-domains --k0 2", "orderproof lossy six-domains --blocks 10 --json"))
+def lossy(
+    job: Name,
+    params: Params = PARAMS,
+    k0: Annotated[int, typer.Option("--k0", min=1, help="How many of its own experts a token keeps for sure.")] = 2,
+    blocks: Annotated[int, typer.Option(min=5, max=40, help="Passes of each of the four arms.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """LOSSY: what another routing than the model's own would gain, and how many outputs it changes. Never promotes."""
+    _check_folders(load_job(params, job))
+    with _prefect("Nothing is kept of a lossy comparison that did not end: run it again"):
+        from orderproof.flows.lossy import measure_lossy
+        from orderproof.tasks.lossy import lines
+
+        report = measure_lossy(job, params=str(params.resolve()), k0=k0, blocks=blocks)
+    _say(report.as_json(), as_json, ["", *lines(report)])
+
+
 @app.command(
     epilog=_examples("orderproof decide six-domains", "orderproof decide six-domains --trial 20261129T144640Z-3f9a")
 )

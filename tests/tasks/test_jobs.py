@@ -352,6 +352,7 @@ def test_batch_invariance_of_random_draws_without_a_seed_is_refused(tmp_path: Pa
         "placebo",
         "validation",
         "routing",
+        "lossy",
         "baseline",
         "defaults",
     ],

@@ -1,0 +1,144 @@
+"""The lossy comparison on an engine that answers as it is told. The routing itself: engines/test_routing.py."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orderproof.tasks import lossy
+from orderproof.tasks.engines import Completion, Failure, Output, Request
+from orderproof.tasks.jobs import EngineSpec, Job, MeasureSpec, OrderSpec
+from orderproof.tasks.lossy import LOSSY, SORTED, SORTED_LOSSY, LossyError, LossyReport, compare_lossy
+from orderproof.tasks.models import ModelFacts
+from tests.tasks.fake_engine import MOE, mixed, prompts_of
+
+PROMPTS, BATCH = 48, 8
+RATE = {SORTED: 1.2, LOSSY: 1.1, SORTED_LOSSY: 1.3}
+
+
+class ToldEngine:
+    """Sorted passes are 1.2 times as fast and lossy ones 1.1 times; a lossy one changes every fourth output."""
+
+    def __init__(self, refuse: int = -1) -> None:
+        self.k0: int | None = None
+        self.refuse = refuse
+        self.passes: list[tuple[int | None, list[int]]] = []
+
+    @contextlib.contextmanager
+    def opportunistic(self, k0: int | None) -> Iterator[None]:
+        self.k0 = k0
+        yield
+        self.k0 = None
+
+    def run(
+        self, requests: Iterable[Request], sampling: Mapping[str, Any], sink: Callable[[Output | Failure], None]
+    ) -> Any:
+        sent = [request.number for request in requests]
+        self.passes.append((self.k0, sent))
+        for number in sent:
+            if number == self.refuse:
+                sink(Failure(number, "too long"))
+                continue
+            moved = self.k0 is not None and number % 4 == 0
+            text = "wrong" if moved else "right"
+            sink(Output(number, (Completion([number, int(moved)], text, "length"),), 0, 0.0, 0.0))
+        grouped = sum(np.diff(np.array(sent) % 3) == 0) > PROMPTS / 2
+        arm = {(True, False): SORTED, (False, True): LOSSY, (True, True): SORTED_LOSSY}
+        rate = RATE.get(arm.get((bool(grouped), self.k0 is not None), ""), 1.0)
+        noise = 1 + 0.004 * (len(self.passes) % 3)
+
+        class Done:
+            wall_s = noise / rate
+
+        return Done()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(
+        name="it",
+        root=tmp_path,
+        prompts="p.jsonl",
+        model="m",
+        engine=EngineSpec(args={"max_num_seqs": BATCH}),
+        sampling={"temperature": 0, "max_tokens": 2},
+        order=OrderSpec(method="label"),
+        measure=MeasureSpec(scorer="exact"),
+    )
+
+
+def compared(job: Job, engine: Any, k0: int = 2, blocks: int = 5) -> LossyReport:
+    prompts = prompts_of(["maths", "code", "law"] * (PROMPTS // 3))
+    prompts.references[:] = ["right"] * PROMPTS
+    return compare_lossy(job, MOE, prompts, "md5", engine, k0, blocks)
+
+
+def test_every_block_holds_every_arm_once_and_the_coin_orders_them(job: Job) -> None:
+    engine = ToldEngine()
+    compared(job, engine, blocks=6)
+    warm_up, *timed = engine.passes
+    assert len(warm_up[1]) < PROMPTS
+    blocks = [timed[start : start + 4] for start in range(0, 24, 4)]
+    assert all([k0 for k0, _ in block].count(2) == 2 for block in blocks)
+    assert len({tuple(k0 for k0, _ in block) for block in blocks}) > 1
+    for block in blocks:
+        orders = {k0: [sent for own, sent in block if own == k0] for k0 in (None, 2)}
+        assert sorted(orders[None]) == sorted(orders[2]), "the lossy arms send what the others send"
+    assert len({tuple(sent) for block in blocks for _, sent in block}) == 1 + 6, "a fresh shuffle for every block"
+
+
+def test_each_arm_has_its_gain_its_churn_and_its_scores(job: Job) -> None:
+    arms = {arm.arm: arm for arm in compared(job, ToldEngine()).arms}
+    assert {name: arm.gain for name, arm in arms.items()} == pytest.approx(
+        {name: rate - 1 for name, rate in RATE.items()}, abs=0.02
+    )
+    for arm in arms.values():
+        assert arm.gain_low < arm.gain < arm.gain_high
+    assert [arms[name].outputs.d_ab for name in (SORTED, LOSSY, SORTED_LOSSY)] == [0, 0.25, 0.25]
+    assert arms[LOSSY].outputs.d_aa == 0
+    scores = {name: arm.outputs.scores for name, arm in arms.items()}
+    assert scores[SORTED] is not None
+    assert scores[LOSSY] is not None
+    assert scores[SORTED].passed
+    assert scores[LOSSY].difference == -0.25
+    assert not scores[LOSSY].passed
+
+
+def test_the_page_says_lossy_first_and_promotes_nothing(job: Job, tmp_path: Path) -> None:
+    report = compared(job, ToldEngine())
+    page = lossy.write_page(job, report)
+    assert page.read_text().startswith("# LOSSY")
+    assert lossy.lines(report)[0].startswith("LOSSY")
+    kept = json.loads(page.with_suffix(".json").read_text())
+    assert (kept["lossy"], kept["promotes"], kept["k0"]) == (True, False, 2)
+    assert not job.data_dir.exists()
+    assert not job.reports_dir.exists()
+
+
+def test_without_references_the_page_says_that_nothing_was_scored(job: Job) -> None:
+    prompts = prompts_of(mixed(PROMPTS))
+    engine: Any = ToldEngine()
+    report = compare_lossy(job, MOE, prompts, "md5", engine, 2, 5)
+    assert "not scored" in "\n".join(lossy.lines(report))
+
+
+@pytest.mark.parametrize("k0", [0, 4, 9])
+def test_a_k0_that_is_none_or_changes_nothing_is_refused(job: Job, k0: int) -> None:
+    with pytest.raises(LossyError, match="1 to 3"):
+        compared(job, ToldEngine(), k0=k0)
+
+
+def test_a_dense_model_has_no_routing_to_change() -> None:
+    with pytest.raises(LossyError, match="dense"):
+        lossy.refuse_k0(ModelFacts("models/d", "1", "Qwen3ForCausalLM", 512, None, toy=False), 2)
+
+
+def test_a_refused_prompt_ends_the_comparison_with_its_id(job: Job) -> None:
+    with pytest.raises(LossyError, match=r"'p0\d+' was refused.*too long"):
+        compared(job, ToldEngine(refuse=5))
