@@ -20,6 +20,8 @@ from orderproof.tasks.batch.provenance import Provenance, read_provenance
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.files import md5_of
 from orderproof.tasks.jobs import Job
+from orderproof.tasks.outputs.scorers import ScorerError, score
+from orderproof.tasks.prompts import read_prompts
 from orderproof.tasks.prompts.source import PromptSource
 
 FOLDER, LOCK_FILE = "reproduced.partial", ".reproduced.lock"  # beside the job's own checkpoint and lock
@@ -54,6 +56,7 @@ def find_baseline(job: Job, source: PromptSource) -> Baseline:
 
     Raises:
         BaselineError: there are none, they cannot be read, or they are not of the prompts that the job has now.
+        ScorerError: a prompt's reference cannot be used by the job's scorer, which must not show after hours.
     """
     path = job.data_dir / OUTPUTS_FILE
     if not path.is_file():
@@ -63,6 +66,7 @@ def find_baseline(job: Job, source: PromptSource) -> Baseline:
         )
     try:
         _refuse_other_prompts(job, path, source)
+        _refuse_unusable_references(job, source)
         return Baseline(path, md5_of(path), read_provenance(path))
     except (OSError, KeyError, pa.ArrowException) as error:
         raise BaselineError(
@@ -106,6 +110,16 @@ def _refuse_other_prompts(job: Job, path: Path, source: PromptSource) -> None:
         f"{path} is not a baseline of {job.prompts}: {' and '.join(differ)}. Put the prompts back (`dvc checkout`), or "
         f"make a new baseline with `orderproof generate {job.name}`"
     )
+
+
+def _refuse_unusable_references(job: Job, source: PromptSource) -> None:
+    scorer = job.measure.scorer
+    for prompt in read_prompts(source.path) if scorer else ():
+        if scorer and prompt.reference is not None:
+            try:
+                score(scorer, "", prompt.reference)
+            except ScorerError as error:
+                raise ScorerError(f"{source.path}, row {prompt.line} (id {prompt.id!r}): {error}") from None
 
 
 def _new_ids(source: PromptSource, new: NDArray[np.int64]) -> str:

@@ -259,9 +259,10 @@ def test_without_references_nothing_is_scored(job: Job) -> None:
     assert reproduce(again(job, measure={"scorer": "exact"})).scores is None
 
 
-def test_a_reference_that_is_no_pattern_is_told(job: Job) -> None:
-    with pytest.raises(ScorerError, match="is no pattern"):
+def test_a_reference_that_is_no_pattern_is_told_before_anything_is_generated(job: Job) -> None:
+    with pytest.raises(ScorerError, match=r"prompts.jsonl, row 1 \(id 'p0'\): .* is no pattern"):
         reproduce(with_references(job, "regex", lambda text: "(" + text))
+    assert not (job.data_dir / pinned.FOLDER).exists()
 
 
 def test_the_record_goes_to_mlflow_once_and_baseline_json_stays_as_it_is(
