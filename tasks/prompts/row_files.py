@@ -30,6 +30,7 @@ from orderproof.tasks.errors import OrderproofError
 
 STANDARD_STREAM = "-"
 ID_FIELDS = ("id", "custom_id")  # ours, and that of OpenAI's batch format
+BATCH_FIELDS = frozenset({"body", "response"})  # of that format's requests and answers
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 PARQUET_MAGIC = b"PAR1"
 PARQUET_BATCH_ROWS = 1 << 16
@@ -261,7 +262,9 @@ def _md5(file: BinaryIO) -> str:
 
 
 def _id_of(record: Mapping[str, Any], where: str) -> str:
-    id = next((record[field] for field in ID_FIELDS if record.get(field) is not None), None)
+    is_batch = "custom_id" in record and not BATCH_FIELDS.isdisjoint(record)
+    fields = reversed(ID_FIELDS) if is_batch else ID_FIELDS  # an answer of run-batch has an `id` that is its own
+    id = next((record[field] for field in fields if record.get(field) is not None), None)
     if isinstance(id, bool) or not isinstance(id, str | int) or id == "":
         raise RowError(f"{where}: no usable `id` or `custom_id`. Give every row one, a text or a whole number")
     return str(id)

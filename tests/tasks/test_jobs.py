@@ -321,6 +321,20 @@ def test_samples_are_counted_in_whole_numbers_from_one(tmp_path: Path, samples: 
     assert "jobs.it.sampling.n must be a whole number" in refusal_of(tmp_path, sampling={"n": samples})
 
 
+@pytest.mark.parametrize("key", ["prompt_logprobs", "output_kind"])
+def test_sampling_that_would_be_dropped_is_refused(tmp_path: Path, key: str) -> None:
+    assert f"jobs.it.sampling.{key} is not supported" in refusal_of(tmp_path, sampling={key: 1})
+
+
+def test_adapters_lie_beside_the_project_and_need_an_engine_that_takes_them(tmp_path: Path) -> None:
+    modules = {"tone": "adapters/tone", "far": "/adapters/far"}
+    args = {"max_num_seqs": 16, "enable_lora": True}
+    job = one(tmp_path, engine={"args": args, "lora_modules": modules})
+    assert job.adapters == {"tone": tmp_path / "adapters/tone", "far": Path("/adapters/far")}
+    told = refusal_of(tmp_path, engine={"args": {"max_num_seqs": 16}, "lora_modules": modules})
+    assert "jobs.it.engine.args.enable_lora must be true" in told
+
+
 def test_batch_invariance_is_an_environment_variable_of_the_engine(tmp_path: Path) -> None:
     job = one(tmp_path, **engine(batch_invariant=True, env={"A": "1"}), sampling={"temperature": 0})
     assert job.engine.environment == {"A": "1", "VLLM_BATCH_INVARIANT": "1"}

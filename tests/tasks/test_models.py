@@ -256,5 +256,27 @@ def test_a_weight_file_under_another_name_has_another_fingerprint(tmp_path: Path
     assert read_model(tmp_path / "a", "it").fingerprint != fingerprint(tmp_path / "b")
 
 
+def test_adapters_are_part_of_the_fingerprint_by_name_and_weights(tmp_path: Path) -> None:
+    def with_adapters(**weights: bytes) -> str:
+        for name, content in weights.items():
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / "adapter_config.json").write_text("{}")
+            (tmp_path / name / "adapter_model.safetensors").write_bytes(content)
+        return read_model(tmp_path / "a", "it", {name: tmp_path / name for name in weights}).fingerprint
+
+    plain = fingerprint(tmp_path / "a")
+    assert with_adapters() == plain
+    assert (
+        len({plain, with_adapters(x=b"1"), with_adapters(x=b"2"), with_adapters(y=b"1"), with_adapters(x=b"1", y=b"1")})
+        == 5
+    )
+
+
+def test_a_folder_that_is_no_adapter_is_named(tmp_path: Path) -> None:
+    fingerprint(tmp_path / "a")
+    with pytest.raises(ModelError, match=r"nowhere is not a LoRA adapter's folder.*engine\.lora_modules\.x"):
+        read_model(tmp_path / "a", "it", {"x": tmp_path / "nowhere"})
+
+
 def test_a_readme_leaves_the_fingerprint_alone(tmp_path: Path) -> None:
     assert fingerprint(tmp_path / "a") == fingerprint(tmp_path / "b", README__md=b"hello")

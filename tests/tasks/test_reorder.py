@@ -115,6 +115,19 @@ def test_a_batch_apis_requests_are_sorted_by_the_words_in_their_bodies(tmp_path:
     assert [row["custom_id"] for row in read_rows(tmp_path / "out.jsonl")] == ["r4", "r3", "r2", "r1", "r0"]
 
 
+def test_a_batch_files_outputs_are_put_back_in_the_order_of_its_requests(tmp_path: Path) -> None:
+    url = "/v1/completions"
+    rows = [{"custom_id": f"r{i}", "method": "POST", "url": url, "body": {"prompt": "w" * i}} for i in range(5)]
+    batch = write_rows(tmp_path / "in.jsonl", rows)
+    reorder_file(batch, tmp_path / "sorted.jsonl", LENGTH)
+    answers = [
+        {"id": "x", "custom_id": row["custom_id"], "response": {"status_code": 200, "body": {}}, "error": None}
+        for row in read_rows(tmp_path / "sorted.jsonl")
+    ]
+    restore_file(write_rows(tmp_path / "answers.jsonl", answers), batch, tmp_path / "restored.jsonl")
+    assert [row["custom_id"] for row in read_rows(tmp_path / "restored.jsonl")] == [f"r{i}" for i in range(5)]
+
+
 def test_a_number_as_id_is_the_same_as_its_digits(tmp_path: Path) -> None:
     like = write_rows(tmp_path / "in.jsonl", [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}])
     outputs = write_rows(tmp_path / "out.jsonl", [{"id": "2"}, {"id": "1"}])
