@@ -19,14 +19,12 @@ from orderproof.tasks.jobs import Job
 
 
 def announce_changes(batch: Batch, baseline: Baseline) -> None:
-    """Before anything is spent: settings, prompts, model, order."""
+    """Before anything is spent: settings, prompts, model, order. One that is made while it is sent is in the report."""
     log = get_run_logger()
     if baseline.provenance is None:
         log.warning("%s does not say what it rests on, so what changed since cannot be told", baseline.path)
         return
     changed = changes(baseline.provenance, provenance_of(batch.checkpoint.folder))
-    if batch.coming:  # an order that is made while it is sent is compared in the report
-        changed = tuple(change for change in changed if not change.startswith("order"))
     log.info("since the baseline %s changed", f"{len(changed)} settings" if changed else "no setting")
     for change in changed:
         log.warning("changed since the baseline: %s", change)

@@ -1,7 +1,8 @@
 """The command `orderproof`: words on a command line → flows and tasks, and their results as text, JSON and exit codes.
 
 In: arguments. Out: results on standard output, everything else on standard error. Exit codes: 0 finished, 1 failed, 2
-wrong usage; with --exit-code the verdict's own (promote 0, keep 10, inconclusive 11, refused 12, invalid 13).
+wrong usage; with --exit-code the verdict's own (promote 0, keep 10, inconclusive 11, refused 12, invalid 13) or the
+reproduction's (reproduced 0, outputs differ 20, scores moved 21).
 """
 
 from __future__ import annotations
