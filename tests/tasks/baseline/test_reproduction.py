@@ -18,7 +18,7 @@ from orderproof.tasks.baseline.pinned import BaselineError, changes
 from orderproof.tasks.baseline.record import NEWEST_FILE, Reproduction, keep, keep_newest, read_newest, reports_of
 from orderproof.tasks.baseline.recording import record, report
 from orderproof.tasks.baseline.tracking import RUN_TAG, log_waiting
-from orderproof.tasks.batch.checkpoint import KEY_FILE
+from orderproof.tasks.batch.checkpoint import KEY_FILE, CheckpointError, only_run
 from orderproof.tasks.batch.delivery import OUTPUTS_FILE
 from orderproof.tasks.batch.provenance import read_provenance
 from orderproof.tasks.engines import Engine, EngineError
@@ -192,6 +192,14 @@ def test_a_killed_reproduction_goes_on_where_it_was(job: Job) -> None:
     made = reproduce(job)
     assert made.resumed >= 40
     assert made.resumed + made.generated == PROMPTS == made.outputs.identical
+
+
+def test_one_reproduction_at_a_time_and_none_waits_for_a_batch(job: Job) -> None:
+    with only_run(job.data_dir, wait=False):  # as a batch holds it
+        assert reproduce(job).answer == "reproduced"
+    held = only_run(job.data_dir, wait=False, lock_file=pinned.LOCK_FILE)
+    with held, pytest.raises(CheckpointError, match="generates into"):
+        reproduce(job)
 
 
 def test_a_baseline_that_is_replaced_meanwhile_is_not_compared(job: Job) -> None:
