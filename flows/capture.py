@@ -66,7 +66,7 @@ def draw_sample(job: Job, prompts: TokenizedPrompts, wanted: int | None, seed: i
     size = wanted or sample_size(len(prompts), job.engine.max_num_seqs)
     places = stratified(len(prompts), size, seed)
     run_logger().info("%d of %d prompts are captured", len(places), len(prompts))
-    return Sample(prompts.take(places), places, len(prompts), seed, dataset_md5(job.prompts_path))
+    return Sample(prompts.take(places), len(prompts), seed, dataset_md5(job.prompts_path))
 
 
 @task(name="capture", task_run_name="capture the sample's routes", cache_policy=NO_CACHE)

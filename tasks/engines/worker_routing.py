@@ -46,8 +46,12 @@ def attach(engine: Any) -> Routing:
     """What takes this engine's routes."""
     if getattr(engine.vllm_config, "aux_output_config", None) and engine.vllm_config.aux_output_config.enabled:
         return Returned()
-    if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") != "0":
-        raise ValueError("routers can be listened to only with the engine's core in the worker's own process")
+    alone = os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0"
+    if not alone or engine.vllm_config.parallel_config.world_size > 1:
+        raise ValueError(
+            "routers can be listened to only where the whole engine runs in the worker's own process: leave "
+            "tensor_parallel_size and the like out of engine.args for this"
+        )
     (runner,) = engine.collective_rpc(lambda worker: worker.model_runner)
     return Heard(runner)
 

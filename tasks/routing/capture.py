@@ -13,9 +13,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from orderproof.tasks.engines import Failure, Output, Request
 from orderproof.tasks.engines.routing import Routed, RoutingEngine
 from orderproof.tasks.jobs import Job
@@ -51,7 +48,6 @@ class Sample:
     """The prompts to capture."""
 
     prompts: TokenizedPrompts  # the sampled ones
-    places: NDArray[np.int64]  # theirs in the file
     total: int  # prompts in the file
     seed: int
     dataset_md5: str

@@ -74,7 +74,7 @@ def job(tmp_path: Path) -> Job:
 
 
 def sample(size: int = 30) -> Sample:
-    return Sample(prompts_of(mixed(size)), np.arange(0, 2 * size, 2), 2 * size, 0, MD5)
+    return Sample(prompts_of(mixed(size)), 2 * size, 0, MD5)
 
 
 def captured(job: Job, **told: int) -> Captured:
@@ -106,7 +106,7 @@ def test_one_output_is_generated_for_a_prompt_that_gets_several(job: Job) -> Non
     engine: Any = ToldEngine()
     own = [{"n": 3, "top_p": 0.5}, None, {"top_p": 0.5}]
     prompts = prompts_of(["code", "law", "maths"], samplings=own)
-    capture(job, MODEL, Sample(prompts, np.arange(3), 3, 0, MD5), engine)
+    capture(job, MODEL, Sample(prompts, 3, 0, MD5), engine)
     plain = {"temperature": 0, "n": 1}
     assert engine.samplings == [{**plain, "top_p": 0.5}, plain, {**plain, "top_p": 0.5}]
 
@@ -142,7 +142,7 @@ def test_an_engine_whose_layers_are_not_the_models_is_refused(job: Job) -> None:
 
 def test_a_capture_without_a_single_route_is_an_error_with_its_reason(job: Job) -> None:
     engine: Any = ToldEngine(lose=0)
-    only = Sample(sample().prompts.take(np.arange(1)), np.arange(1), 60, 0, MD5)
+    only = Sample(sample().prompts.take(np.arange(1)), 60, 0, MD5)
     with pytest.raises(RoutingError, match="preempted"):
         capture(job, MODEL, only, engine)
 
