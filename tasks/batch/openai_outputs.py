@@ -17,7 +17,6 @@ from orderproof.tasks.engines import Completion, TokenLogprob
 from orderproof.tasks.prompts.openai_body import CHAT
 from orderproof.tasks.prompts.rows import Prompt
 
-LOWEST_LOGPROB = -9999.0  # JSON has no −∞
 ERROR_TYPES = {400: "BadRequestError", 500: "InternalServerError"}
 
 
@@ -94,7 +93,7 @@ def _chat_logprobs(one: Completion, most: int) -> dict[str, Any]:
 
 def _told(token: TokenLogprob) -> dict[str, Any]:
     _, logprob, text = token
-    return {"token": text, "logprob": _finite(logprob), "bytes": list(text.encode("utf-8", "replace"))}
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode("utf-8", "replace"))}
 
 
 def _text_logprobs(one: Completion, most: int) -> dict[str, Any]:
@@ -105,13 +104,7 @@ def _text_logprobs(one: Completion, most: int) -> dict[str, Any]:
         starts.append(starts[-1] + len(text))
     return {
         "text_offset": starts[: len(texts)],
-        "token_logprobs": [_finite(likely[0][1]) for likely in one.logprobs or ()],
+        "token_logprobs": [likely[0][1] for likely in one.logprobs or ()],
         "tokens": texts,
-        "top_logprobs": [
-            {text: _finite(logprob) for _, logprob, text in likely[: most + 1]} for likely in one.logprobs or ()
-        ],
+        "top_logprobs": [{text: logprob for _, logprob, text in likely[: most + 1]} for likely in one.logprobs or ()],
     }
-
-
-def _finite(logprob: float) -> float:
-    return max(logprob, LOWEST_LOGPROB)

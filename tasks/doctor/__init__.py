@@ -80,7 +80,7 @@ def _model(job: Job, name: str) -> Check:
     if not (job.model_path / "config.json").is_file():
         return Check(name, "fail", f"{job.model} is not there (no config.json)", _get(f"jobs.{job.name}.model"))
     try:
-        model = read_model(job.model_path, job.model)
+        model = read_model(job.model_path, job.model, job.adapters)
     except ModelError as error:
         return Check(name, "fail", str(error), "make or download the model again")
     except OSError as error:

@@ -40,6 +40,7 @@ Commands = queue.Queue[Line]
 STEPS_PER_EVENT = 256
 HEARTBEAT_S = 5.0
 SILENT_AFTER_S = 2.0  # a parent that has prompts at hand writes the first batch in far less
+LOWEST_LOGPROB = -9999.0  # JSON has no −∞; vLLM's server says this too
 READ_AHEAD_LINES = 64  # requests parsed ahead of the engine; the pipe holds back the rest
 
 
@@ -306,7 +307,7 @@ def _completion(one: Any) -> dict[str, Any]:
     }
     if one.logprobs is not None:
         parts["logprobs"] = [
-            [[token, about.logprob, about.decoded_token or ""] for token, about in likely.items()]
+            [[token, max(about.logprob, LOWEST_LOGPROB), about.decoded_token or ""] for token, about in likely.items()]
             for likely in one.logprobs
         ]
     return parts

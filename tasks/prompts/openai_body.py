@@ -81,6 +81,10 @@ TEMPLATE: dict[str, Kind] = {
     "documents": (lambda value: isinstance(value, list) and all(map(_object, value)), "a list of objects"),
     "reasoning_effort": (lambda value: isinstance(value, str), "text"),
 }
+KNOWN = {
+    CHAT: {**PASSED, **CHANGED, **CHANGED_OF_CHAT, **TEMPLATE},
+    COMPLETIONS: {**PASSED, **CHANGED, **CHANGED_OF_COMPLETIONS},
+}
 # Labels for whoever wrote the file, which no engine reads; they stay in the file, beside their outputs.
 LABELS = frozenset({"user", "metadata", "safety_identifier"})
 
@@ -142,8 +146,7 @@ def sampling_of(body: Body, endpoint: str, fail: Fail) -> dict[str, Any]:
     Raises:
         PromptError: what `fail` makes of a key that is unknown, unsupported or of a wrong kind.
     """
-    known = {**PASSED, **CHANGED, **(CHANGED_OF_CHAT if endpoint == CHAT else CHANGED_OF_COMPLETIONS)}
-    said = _checked(body, endpoint, {**known, **(TEMPLATE if endpoint == CHAT else {})}, fail)
+    said = _checked(body, endpoint, fail)
     sampling = {key: value for key, value in said.items() if key in PASSED}
     asked = said.get("max_completion_tokens", said.get("max_tokens"))
     for key, value in (("max_tokens", asked), ("n", sampling.get("n"))):
@@ -177,9 +180,9 @@ def template_arguments(body: Body, fail: Fail) -> dict[str, Any] | None:
     return arguments or None
 
 
-def _checked(body: Body, endpoint: str, known: Mapping[str, Kind], fail: Fail) -> dict[str, Any]:
+def _checked(body: Body, endpoint: str, fail: Fail) -> dict[str, Any]:
     """The keys that say something. Null says nothing, as in vLLM's protocol."""
-    said = {}
+    said, known = {}, KNOWN[endpoint]
     for key, value in body.items():
         if key in ("model", "messages" if endpoint == CHAT else "prompt") or key in LABELS or value is None:
             continue
@@ -189,18 +192,18 @@ def _checked(body: Body, endpoint: str, known: Mapping[str, Kind], fail: Fail) -
                 raise fail(f"`body.{key}` must be {kind}, not {kind_of(value)}", "Correct it, or leave it out")
             said[key] = value
         else:
-            _refuse_but_usual(key, value, endpoint, known, fail)
+            _refuse_but_usual(key, value, endpoint, fail)
     return said
 
 
-def _refuse_but_usual(key: str, value: Any, endpoint: str, known: Mapping[str, Kind], fail: Fail) -> None:
+def _refuse_but_usual(key: str, value: Any, endpoint: str, fail: Fail) -> None:
     """Raise, unless the value says what leaving the key out says."""
     if key == "add_special_tokens":
         usual, remedy = (SPECIAL_TOKENS[endpoint],), "Leave it out: prompts get the tokenizer's special tokens"
     elif key in REFUSED:
         usual, remedy = REFUSED[key]
     else:
-        near = difflib.get_close_matches(key, known, 1)
+        near = difflib.get_close_matches(key, KNOWN[endpoint], 1)
         hint = f"; the nearest is `{near[0]}`" if near else ""
         raise fail(f"`body.{key}` is not a key of {endpoint}{hint}", "Rename it, or leave it out")
     if value not in usual:

@@ -20,7 +20,7 @@ from orderproof.tasks.prompts.openai_body import CHAT, COMPLETIONS
 from tests.e2e.batches import make_project, promote_label_order, run_batch, write_prompts
 
 LINES = BatchLines("main", {}, "md5", 7)
-LIKELY = [[(3, -0.5, "é"), (4, -1.0, "b")], [(5, float("-inf"), "c"), (3, -0.25, "é")]]
+LIKELY = [[(3, -0.5, "é"), (4, -1.0, "b")], [(5, -9999.0, "c"), (3, -0.25, "é")]]
 
 
 def line_of(prompt: Prompt, result: Result) -> dict[str, Any]:
@@ -83,6 +83,18 @@ def test_an_output_that_was_cut_short_is_there_and_says_so() -> None:
     line = line_of(asked(), made(Completion([3], "é", "length"), error="cut short"))
     assert line["response"]["body"]["choices"][0]["message"]["content"] == "é"
     assert line["error"]["error"]["message"] == "cut short"
+
+
+def test_the_table_has_what_stopped_an_output_and_the_probabilities_of_its_tokens() -> None:
+    by_text, by_token = Completion([3, 5], "éc", "stop", "\n", LIKELY), Completion([5], "c", "stop", 5)
+    first, second, failed = delivery.table_of([made(by_text, by_token), made(error="no")]).to_pylist()
+    assert [(row["stop_reason"], row["stop_token_id"]) for row in (first, second, failed)] == [
+        ("\n", None),
+        (None, 5),
+        (None, None),
+    ]
+    assert first["logprobs"][0][1] == {"token_id": 4, "logprob": -1.0, "text": "b"}
+    assert (second["logprobs"], failed["logprobs"], failed["text"]) == (None, None, None)
 
 
 # A whole batch
