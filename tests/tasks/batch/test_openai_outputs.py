@@ -17,6 +17,7 @@ from orderproof.tasks.engines import Completion
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.prompts import Prompt
 from orderproof.tasks.prompts.openai_body import CHAT, COMPLETIONS
+from orderproof.tasks.prompts.stream import Stream
 from tests.e2e.batches import make_project, promote_label_order, run_batch, write_prompts
 
 LINES = BatchLines("main", {}, "md5", 7)
@@ -143,6 +144,15 @@ def test_a_batch_file_comes_back_in_its_order_with_every_id(tmp_path: Path, monk
     assert texts == [row["text"] for row in table if row["finish_reason"] != "failed"]
     assert [len(line["response"]["body"]["choices"]) for line in lines[:6]] == [1, 2, 3, 1, 2, 3]
     assert [line["response"]["body"]["usage"]["completion_tokens"] for line in lines[:3]] == [1, 4, 9]
+
+
+def test_a_batch_file_may_come_as_a_stream(tmp_path: Path) -> None:
+    job = batch_job(tmp_path / "p", 30, tolerated_failures=0.1)
+    source = tmp_path / "requests.jsonl"
+    job.prompts_path.rename(source)
+    run_batch(job, stream=Stream(str(source)))
+    (answers,) = job.root.rglob(BATCH_FILE)
+    assert [json.loads(line)["custom_id"] for line in answers.read_bytes().splitlines()] == [f"r{k}" for k in range(30)]
 
 
 def test_outputs_of_an_earlier_batch_file_do_not_stay_beside_those_of_other_prompts(tmp_path: Path) -> None:
