@@ -1,0 +1,79 @@
+"""Ways to order side by side, by replay on captured prompts that they did not learn from: experts saved, purity, time.
+
+In: a job of params.yaml whose routes were captured (`orderproof capture JOB`). Out: a line per way to order, best
+first, beside the label order where there are labels, the published recipe (a sentence embedding and 16 clusters, here
+put in a row as well) and the greedy oracle, which sees the real routes. Nothing is timed on an engine.
+
+    python infra/bench/signals.py six-domains
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from orderproof.tasks.jobs import OrderSpec, load_job
+from orderproof.tasks.models import read_model
+from orderproof.tasks.orders import PromptView, make_order, view_of
+from orderproof.tasks.prompts import dataset_md5, read_prompts, tokenize
+from orderproof.tasks.routing.choice import choose
+from orderproof.tasks.routing.routes import open_routes
+from orderproof.tasks.signals.served import Served
+
+CLUSTERS = (16, 64)
+RECIPE = OrderSpec(signal="embedding", clusters=16)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("job")
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"))
+    parser.add_argument("--batch", type=int, help="sequences that run at once; default: the job's max_num_seqs")
+    options = parser.parse_args()
+    job = load_job(options.params, options.job)
+    served, batch = Served.by(job), options.batch or job.engine.max_num_seqs
+    view = view_of(tokenize(job, read_prompts(job.prompts_path)), served)
+    specs = candidates(view)
+    with open_routes(_routes(served), read_model(job.model_path, job.model), dataset_md5(job.prompts_path)) as routes:
+        choices = choose(specs, view, routes, served, batch)
+    print(f"{job.name}, {batch} at once: {choices.shuffled:.1f} experts per layer and step shuffled", end=", ")
+    print(f"{choices.oracle:.1f} by the oracle ({choices.headroom:.1%} saved)")
+    print(f"{'method':<9}{'signal':<13}{'clusters':>8}{'experts':>9}{'saved':>8}", end="")
+    print(f"{'of oracle':>11}{'purity':>8}{'seconds':>9}")
+    for choice in choices.ranked:
+        spec = choice.spec
+        purity, seconds = _made(spec, view)
+        by = (spec.signal, spec.clusters) if spec.method != "label" else ("", "")
+        told = f"{spec.method:<9}{by[0]:<13}{by[1]:>8}{choice.experts_per_step:>9.2f}{choice.saved:>8.1%}"
+        print(f"{told}{choice.saved / choices.headroom:>11.0%}{purity:>8}{seconds:>9.2f}")
+
+
+def candidates(view: PromptView) -> list[OrderSpec]:
+    """The ladder of signals, from free to dear, and the label order where there are labels."""
+    ways = [("cluster", signal) for signal in ("lexical", "token", "fingerprint", "predicted")] + [
+        ("greedy", "predicted")
+    ]
+    specs = [
+        OrderSpec.model_validate({"method": method, "signal": signal, "clusters": clusters})
+        for method, signal in ways
+        for clusters in CLUSTERS
+    ]
+    return [*specs, RECIPE, *([] if None in view.labels else [OrderSpec(method="label")])]
+
+
+def _made(spec: OrderSpec, view: PromptView) -> tuple[str, float]:
+    """Purity of the order of all prompts, and how long it took to make once its signal was loaded."""
+    make_order(spec, view, "")
+    started = time.perf_counter()
+    purity = make_order(spec, view, "").purity
+    return "" if purity is None else f"{purity:.1%}", time.perf_counter() - started
+
+
+def _routes(served: Served) -> Path:
+    assert served.routes is not None  # of a job they always have a place
+    return served.routes
+
+
+if __name__ == "__main__":
+    main()
