@@ -6,23 +6,15 @@ request goes to exactly one. Knows nothing of engines.
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.tasks.engines import Request, Share
-from orderproof.tasks.engines.requests import Divisible, InRuns
-
-
-class _Supply(Protocol):
-    def next_run(self, replica: int) -> list[Request] | None:
-        """A replica's next neighbours (perhaps none of them needs an engine); None: there is nothing left for it."""
-        ...
+from orderproof.tasks.engines.requests import Divisible
 
 
 class Shares:
@@ -69,61 +61,37 @@ class Shares:
         self.dealt.append(Share(replica, taken.start, taken.stop))
 
 
-class _Shared:
-    """Of a known number: contiguous shares."""
-
-    def __init__(self, requests: Divisible, replicas: int, run: int) -> None:
-        self.requests, self.shares = requests, Shares(requests.work(), replicas, run)
-
-    def next_run(self, replica: int) -> list[Request] | None:
-        places = self.shares.take(replica)
-        return list(self.requests.between(places.start, places.stop)) if places else None
-
-
-class _Streamed:
-    """Of an unknown number: the next neighbours to whoever has room first, which is the least loaded."""
-
-    def __init__(self, requests: Iterable[Request], run: int) -> None:
-        remaining = iter(requests)
-        self.runs = (
-            requests.runs()
-            if isinstance(requests, InRuns)
-            else iter(lambda: list(itertools.islice(remaining, run)), [])
-        )
-
-    def next_run(self, replica: int) -> list[Request] | None:
-        return next(self.runs, None)
-
-
 class Dealer:
     """Hands each replica its requests, and never more than it has room for: what is sent cannot be rebalanced.
 
-    Called from a thread for each replica; the requests are read by one at a time.
+    Called from a thread for each replica; the requests are read by one at a time. Of a stream, whose length nobody
+    knows, the next run of neighbours goes to whoever has room for it first, which is the least loaded, and each request
+    is handed on as soon as it is read.
     """
 
     def __init__(self, requests: Iterable[Request], replicas: int, *, run: int, room: int) -> None:
-        """`run`: neighbours that go together. `room`: requests of a replica that are sent and not answered."""
+        """`run`: neighbours that go together. `room`: requests of a replica that are sent and not answered.
+
+        A stream's replica has room for a run more, so that it can wait for its turn with a full queue.
+        """
         self.fault: BaseException | None = None  # of the source of requests: nothing was dealt after it
-        self._supply: _Supply = (
-            _Shared(requests, replicas, run) if isinstance(requests, Divisible) else _Streamed(requests, run)
-        )
+        self.run = run
+        self._listed = requests if isinstance(requests, Divisible) else None
+        self._shares = Shares(self._listed.work(), replicas, run) if self._listed is not None else None
+        self._stream = iter(requests if self._listed is None else ())
         self._reading = threading.Lock()
         self._room = threading.Condition()
-        self._free = [room] * replicas
+        self._free = [room + run if self._listed is None else room] * replicas
         self._stopped = False
 
     @property
     def dealt(self) -> tuple[Share, ...]:
         """Who was sent what, in the order of dealing; empty for a stream, which may have no end."""
-        return tuple(self._supply.shares.dealt) if isinstance(self._supply, _Shared) else ()
+        return tuple(self._shares.dealt) if self._shares else ()
 
     def requests_of(self, replica: int) -> Iterator[Request]:
         """A replica's requests; waits while it has no room."""
-        while (run := self._next_run(replica)) is not None:
-            for request in run:
-                if not self._enter(replica):
-                    return
-                yield request
+        return self._of_share(replica) if self._shares else self._of_stream(replica)
 
     def answered(self, replica: int) -> None:
         """There is room for another request."""
@@ -137,18 +105,53 @@ class Dealer:
             self._stopped = True
             self._room.notify_all()
 
+    def _of_share(self, replica: int) -> Iterator[Request]:
+        while (run := self._next_run(replica)) is not None:
+            for request in run:
+                if not self._enter(replica):
+                    return
+                yield request
+
     def _next_run(self, replica: int) -> list[Request] | None:
+        """A replica's next neighbours (perhaps none of them needs an engine); None: nothing is left for it."""
+        assert self._listed is not None
+        assert self._shares is not None
         with self._reading:
             if self.fault or self._stopped:
                 return None
             try:
-                return self._supply.next_run(replica)
+                places = self._shares.take(replica)
+                return list(self._listed.between(places.start, places.stop)) if places else None
             except BaseException as fault:  # raised by the thread that called run(), when all that was sent is answered
                 self.fault = fault
                 return None
 
+    def _of_stream(self, replica: int) -> Iterator[Request]:
+        while self._wait_for(replica, self.run):
+            with self._reading:  # for a whole run, however slowly it comes
+                for _ in range(self.run):
+                    request = self._read()
+                    if request is None or not self._enter(replica):
+                        return
+                    yield request
+
+    def _read(self) -> Request | None:
+        if self.fault:
+            return None
+        try:
+            return next(self._stream, None)
+        except BaseException as fault:  # as above
+            self.fault = fault
+            return None
+
     def _enter(self, replica: int) -> bool:
+        there = self._wait_for(replica, 1)
         with self._room:
-            self._room.wait_for(lambda: self._free[replica] > 0 or self._stopped)
             self._free[replica] -= 1
+        return there
+
+    def _wait_for(self, replica: int, room: int) -> bool:
+        """Until a replica has room for so many; False: nobody waits any more."""
+        with self._room:
+            self._room.wait_for(lambda: self._free[replica] >= room or self._stopped)
             return not self._stopped

@@ -166,6 +166,26 @@ def test_a_stream_is_read_no_further_than_there_is_room() -> None:
     assert len(read) == 8
 
 
+def test_a_prompt_of_a_slow_stream_is_sent_without_waiting_for_its_neighbours() -> None:
+    more = threading.Event()
+
+    def slow() -> Iterator[Request]:
+        yield from numbered(1)
+        more.wait(30)
+
+    dealer, got = Dealer(slow(), 2, run=RUN, room=8), threading.Event()
+
+    def work() -> None:
+        for _ in dealer.requests_of(0):
+            got.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert got.wait(10)
+    more.set()
+    thread.join()
+
+
 def test_a_replica_without_room_waits_for_an_answer() -> None:
     dealer = Dealer(listed(100), 1, run=RUN, room=2)
     sent: list[int] = []
