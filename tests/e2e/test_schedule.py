@@ -252,7 +252,7 @@ def make_published_project(root: Path, remotes: Path) -> None:
     params = json.loads((root / "params.yaml").read_text())
     job = params["jobs"].pop("it")
     job["engine"]["env"] |= {"STANDIN_STEP_MS": "1", "STANDIN_KIND_MS": "2"}
-    job["order"] = {"method": "label"}
+    job["order"], job["sampling"]["temperature"] = {"method": "label"}, 0
     params["jobs"], params["generate"], params["reporting"] = {CLONED: job}, {}, {CLONED: {"publish": "push"}}
     params["defaults"]["measure"] |= {"looks": [5], "validity": ANY_MACHINE}
     (root / "params.yaml").write_text(json.dumps(params))
