@@ -4,8 +4,8 @@ In: prompts with token ids, or texts and the model's tokenizer; the model's embe
 one unit row per prompt. Knows nothing of what it is used for.
 
 A token counts by the square root of its number in the prompt, as in `lexical`, so that no row is ruled by full stops
-and articles: on six-domains and on real prompts of six domains the groups came out purer, and never less pure, than by
-plain means; weighting by document frequency or subtracting the mean did not help further.
+and articles. Purity of 16 clusters, against plain means: 96.3 and 96.2 % on six-domains, 96.8 and 93.7 % on real
+prompts of six domains. Weighting by document frequency, or subtracting the mean, did not help further.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from orderproof.tasks.signals.embedding_table import EmbeddingTable, read_embedd
 from orderproof.tasks.signals.served import Served
 from orderproof.tasks.signals.threads import one_thread
 
-DIMENSIONS = 128  # of a wider table only as many leading directions are kept: purity stays, time and memory shrink
+DIMENSIONS = 128  # of a wider table only as many leading directions are kept: purity stays within half a point
 SAMPLE_TOKENS = 16_384  # whose embeddings tell the leading directions
 READ_TOKENS = 2048  # of each prompt
 BLOCK_TOKENS = 8192  # of the table, converted at once

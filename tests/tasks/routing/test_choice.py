@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from orderproof.tasks.jobs import OrderSpec
-from orderproof.tasks.routing import RoutingError
+from orderproof.tasks.orders import Order, PromptView, make_order
+from orderproof.tasks.routing import RoutingError, choice
 from orderproof.tasks.routing.choice import choose, experts_per_step, oracle
 from orderproof.tasks.routing.routes import Routes, RoutesRecord, write_routes
 from orderproof.tasks.signals.served import UNKNOWN
@@ -81,6 +82,24 @@ def test_routes_that_words_do_not_tell_leave_a_prediction_no_better_than_a_shuff
         choices = choose(specs, routed.view, routes, routed.served, max_num_seqs=8)
     assert choices.headroom > 0.15
     assert all(abs(choice.saved) < 0.05 for choice in choices.ranked)
+
+
+def test_no_prompt_is_ordered_by_what_its_own_routes_taught(routed: Routed, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[set[str], set[str]]] = []
+
+    def watched(spec: OrderSpec, view: PromptView, md5: str) -> Order:
+        assert view.served.routes is not None
+        with Routes(view.served.routes) as known:
+            seen.append((set(view.ids), set(known.ids)))
+        return make_order(spec, view, md5)
+
+    monkeypatch.setattr(choice, "make_order", watched)
+    with routed.routes() as routes:
+        choose([OrderSpec(signal="predicted")], routed.view, routes, routed.served, max_num_seqs=8)
+    (ordered, learned), other = seen
+    assert not ordered & learned
+    assert (learned, ordered) == other
+    assert len(ordered | learned) == 160
 
 
 def test_too_few_captured_prompts_are_told(tmp_path: Path) -> None:
