@@ -1,7 +1,7 @@
 """A prompts file of any size: seeded, written line by line, so that a million prompts need no memory.
 
 In: a number and a seed. Out: JSON lines of `id`, `text` and `label` whose bytes depend on both alone. Each prompt is
-made of pieces of one domain's sample prompts (infra/demo), 150 characters on average: about 60 tokens of the demo's
+made of pieces of one domain's sample prompts (infra/demo), 118 characters on average: about 60 tokens of the demo's
 models.
 
     python infra/bench/make_many.py 1000000 -o /tmp/many.jsonl
@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "demo"))  # the makers are sc
 import make_prompts
 
 POOL_PROMPTS = 128  # of each domain, that pieces are cut from
-MEAN_CHARACTERS, SPREAD = 150, 0.4  # of the lengths' logarithm: most prompts are between half and twice the mean
+MEAN_CHARACTERS, SPREAD = 118, 0.4  # of the lengths' logarithm: most prompts are between half and twice the mean
 SHORTEST_CHARACTERS, LONGEST_CHARACTERS = 20, 1000
 
 

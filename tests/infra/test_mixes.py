@@ -63,7 +63,7 @@ def test_more_prompts_than_the_words_give_are_refused(monkeypatch: pytest.Monkey
 def test_many_prompts_are_of_the_length_that_was_asked_for_in_every_domain() -> None:
     rows = list(make_many.make_many(3000, 0))
     assert [row["id"] for row in rows[:2]] == ["many-0", "many-1"]
-    assert 130 < sum(len(row["text"]) for row in rows) / len(rows) < 170
+    assert 105 < sum(len(row["text"]) for row in rows) / len(rows) < 130
     assert min(collections.Counter(row["label"] for row in rows).values()) > 400
 
 
