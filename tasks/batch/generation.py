@@ -262,18 +262,15 @@ class _Pending:
 
 
 class _AsTheyCome:
-    """Requests of which nobody knows how many there will be (`InRuns`): those in order, then window by window."""
+    """Requests of which nobody knows how many there will be: those in order, then window by window."""
 
     def __init__(self, pending: _Pending, coming: Coming) -> None:
         self.pending, self.coming = pending, coming
 
     def __iter__(self) -> Iterator[Request]:
-        return itertools.chain.from_iterable(self.runs())
-
-    def runs(self) -> Iterator[list[Request]]:
         for places in itertools.chain([self.pending.places], self.coming.windows(self._starving)):
             for start in range(0, len(places), READ_AHEAD_PROMPTS):
-                yield list(self.pending.read(places[start : start + READ_AHEAD_PROMPTS].tolist()))
+                yield from self.pending.read(places[start : start + READ_AHEAD_PROMPTS].tolist())
 
     def _starving(self) -> bool:
         engine = self.pending.batch.job.engine

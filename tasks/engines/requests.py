@@ -38,15 +38,6 @@ class Divisible(Protocol):
         ...
 
 
-@runtime_checkable
-class InRuns(Protocol):
-    """Requests of which nobody knows how many there will be. Read by one thread at a time."""
-
-    def runs(self) -> Iterator[list[Request]]:
-        """Neighbours that are there together: the next ones may not exist before these are answered."""
-        ...
-
-
 class RequestList:
     """Requests that are in memory already."""
 

@@ -121,6 +121,16 @@ def test_a_stream_is_sent_in_windows_of_the_promoted_order_and_comes_out_in_its_
     assert not (job.data_dir / FOLDER).exists()
 
 
+def test_replicas_share_a_stream_window_by_window(job: Job, prompts: list[bytes]) -> None:
+    env = {**job.engine.env, "STANDIN_DEVICES": "2"}
+    two = job.model_copy(update={"engine": job.engine.model_copy(update={"replicas": 2, "env": env})})
+    with piped(b"".join(prompts)) as stream:
+        run = recorded_batch(two, stream=stream)[2]
+    sent = generated_places(job).tolist()
+    assert ids(job) == [f"p{k}" for k in range(PROMPTS)]
+    assert (sorted(sent), run.replicas, len(run.replica_wall_s)) == (list(range(PROMPTS)), 2, 2)
+
+
 def test_a_stream_and_a_file_of_the_same_prompts_have_the_same_order(job: Job, prompts: list[bytes]) -> None:
     with piped(b"".join(prompts)) as stream:
         streamed = recorded_batch(job, stream=stream)[2]

@@ -134,23 +134,6 @@ def test_a_stream_is_dealt_in_whole_runs_of_neighbours() -> None:
         assert [n for start in starts for n in range(start, min(start + RUN, 50 * RUN + 1))] == numbers
 
 
-def test_neighbours_that_came_together_are_dealt_before_the_next_ones_exist() -> None:
-    class Arriving:
-        made = 0
-
-        def __iter__(self) -> Iterator[Request]:
-            return chain.from_iterable(self.runs())
-
-        def runs(self) -> Iterator[list[Request]]:
-            for self.made in (1, 2):
-                yield numbered(RUN // 2)
-
-    source = Arriving()
-    mine = Dealer(source, 2, run=RUN, room=8).requests_of(0)
-    assert [next(mine).number for _ in range(RUN // 2)] == list(range(RUN // 2))
-    assert source.made == 1
-
-
 def test_a_stream_is_read_no_further_than_there_is_room() -> None:
     read: list[int] = []
 
