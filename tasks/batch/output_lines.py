@@ -36,16 +36,30 @@ class OutputLines:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Write what can be written."""
-        before = self._next
-        while self._next < len(self._checkpoint.state) and self._is_there(self._next):
-            result = self._checkpoint.read(self._next)
-            assert result is not None
-            for row in table_of([result]).to_pylist():
-                self._sink.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n")
-            self._next += 1
-        if self._next > before:
-            self._sink.flush()
+        """Write what can be written.
+
+        Raises:
+            CheckpointError: nobody reads any more, or the disk is full.
+        """
+        try:
+            before = self._next
+            while self._next < len(self._checkpoint.state) and self._is_there(self._next):
+                self._sink.write(self._lines_of(self._next))
+                self._next += 1
+            if self._next > before:
+                self._sink.flush()
+        except OSError as error:
+            what = "whoever read the results went away" if isinstance(error, BrokenPipeError) else error.strerror
+            raise CheckpointError(
+                f"results cannot be handed on: {what}. They are kept in {self._checkpoint.folder}: run the same "
+                "command again to go on"
+            ) from None
+
+    def _lines_of(self, place: int) -> bytes:
+        result = self._checkpoint.read(place)
+        assert result is not None
+        rows = table_of([result]).to_pylist()
+        return b"".join(json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n" for row in rows)
 
     def _is_there(self, place: int) -> bool:
         return bool(self._checkpoint.state[place] != ABSENT) and place not in self._tried_again
@@ -60,12 +74,14 @@ def open_output(path: str) -> Iterator[IO[bytes]]:
     """
     if path == STANDARD_STREAM:
         sys.stdout.flush()
-        with os.fdopen(os.dup(1), "wb") as sink:
-            os.dup2(2, 1)  # what a library prints goes to standard error, and never between the lines
-            try:
-                yield sink
-            finally:
-                os.dup2(sink.fileno(), 1)
+        sink = os.fdopen(os.dup(1), "wb")
+        os.dup2(2, 1)  # what a library prints goes to standard error, and never between the lines
+        try:
+            yield sink
+        finally:
+            os.dup2(sink.fileno(), 1)
+            with contextlib.suppress(BrokenPipeError):  # told already
+                sink.close()
         return
     try:
         opened = open(path, "wb")  # noqa: SIM115  (closed below)

@@ -157,7 +157,7 @@ class PromptStream:
                 self._write(whole)
                 self._note(prompt, len(whole))
         except PromptError as fault:
-            remedy = f"{fault.remedy}. What came before it is kept: run the same command again to go on"
+            remedy = f"{fault.remedy}. What came before it is kept: then run the same command again to go on"
             self._fault = PromptError(fault.file, fault.problem, remedy, row=fault.row, id=fault.id, flaw=fault.flaw)
 
     def _checked(self, line: bytes) -> Prompt | None:

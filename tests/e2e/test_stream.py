@@ -204,7 +204,10 @@ def test_a_broken_row_is_named_what_came_before_is_kept_and_goes_on_when_it_is_m
     job: Job, prompts: list[bytes], bad: bytes
 ) -> None:
     broken = b"".join(prompts[:200]) + bad + b"".join(prompts[200:])
-    with piped(broken) as stream, pytest.raises(PromptError, match=r"line 201.*is kept: run the same command again"):
+    with (
+        piped(broken) as stream,
+        pytest.raises(PromptError, match=r"line 201.*is kept: then run the same command again"),
+    ):
         run_batch(job, stream=stream)
     kept = finished(job)
     assert kept == 200 // WINDOW * WINDOW, "the windows before it"
@@ -315,13 +318,15 @@ def test_an_engine_that_waits_for_prompts_is_not_taken_for_dead(
 
 
 def test_a_reader_of_outputs_that_goes_away_ends_the_job_and_keeps_its_results(job: Job, prompts: list[bytes]) -> None:
-    with driver(job, "-", "-", stderr=subprocess.DEVNULL) as run:
+    with driver(job, "-", "-", stderr=subprocess.PIPE) as run:
         write(run.stdin, prompts[:WINDOW])
         assert run.stdout
         run.stdout.readline()
         run.stdout.close()
         write(run.stdin, prompts[WINDOW : 3 * WINDOW])
         assert run.wait(60) != 0
+        assert run.stderr
+        assert b"whoever read the results went away" in run.stderr.read()
     kept = finished(job)
     assert kept
     with piped(b"".join(prompts)) as stream:

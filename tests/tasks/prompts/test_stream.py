@@ -119,7 +119,7 @@ def test_a_flaw_is_named_with_its_line_after_the_windows_before_it_were_given(
     with PromptStream(Stream(str(pipe(lines(0, 1, 2, 3) + bad + more)), linger_s=0), tmp_path / "spool") as stream:
         given = stream.windows(0, 3, lambda: False)
         assert next(given) == range(3)
-        with pytest.raises(PromptError, match=told + r".*is kept: run the same command again"):
+        with pytest.raises(PromptError, match=told + r".*is kept: then run the same command again"):
             next(given)
     assert (tmp_path / "spool").read_bytes() == lines(0, 1, 2, 3)
 
