@@ -217,7 +217,7 @@ def generate(
         keep(_result(answer, sent))
 
     pending = _Pending(batch, flying, keep)
-    requests = pending if batch.coming is None else _AsTheyCome(pending, batch.coming)
+    requests = pending if batch.coming is None else _as_they_come(pending, batch.coming)
     done.figures = engine.run(requests, batch.job.sampling, sink, done.steps.add)
     if flying:
         raise EngineError(f"the engine ended without an answer for {len(flying)} prompts, such as "
@@ -261,20 +261,13 @@ class _Pending:
             yield Request(place, ids, prompt.sampling, prompt.lora)
 
 
-class _AsTheyCome:
-    """Requests of which nobody knows how many there will be: those in order, then window by window."""
-
-    def __init__(self, pending: _Pending, coming: Coming) -> None:
-        self.pending, self.coming = pending, coming
-
-    def __iter__(self) -> Iterator[Request]:
-        for places in itertools.chain([self.pending.places], self.coming.windows(self._starving)):
-            for start in range(0, len(places), READ_AHEAD_PROMPTS):
-                yield from self.pending.read(places[start : start + READ_AHEAD_PROMPTS].tolist())
-
-    def _starving(self) -> bool:
-        engine = self.pending.batch.job.engine
-        return len(self.pending.flying) < engine.replicas * engine.max_num_seqs
+def _as_they_come(pending: _Pending, coming: Coming) -> Iterator[Request]:
+    """First those that are in order, then window by window; how many there will be, nobody knows."""
+    engine = pending.batch.job.engine
+    windows = coming.windows(lambda: len(pending.flying) < engine.replicas * engine.max_num_seqs)
+    for places in itertools.chain([pending.places], windows):
+        for start in range(0, len(places), READ_AHEAD_PROMPTS):
+            yield from pending.read(places[start : start + READ_AHEAD_PROMPTS].tolist())
 
 
 def _result(answer: Output | Failure, sent: _Sent) -> Result:
