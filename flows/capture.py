@@ -1,8 +1,8 @@
 """Which experts do this job's prompts use? Listen to the model's routers on a sample, and say what batches touch.
 
-In: the name of a job in params.yaml. Out: data/<job>/routes.parquet and, fitted on it, predictor.npz; a
-`RoutingReport`, and its table and picture under reports/routing/<job>/. Nothing is timed here and nothing decided;
-works with and without a Prefect server.
+In: the name of a job in params.yaml. Out: data/<job>/routes.parquet and, fitted on it, predictor.npz and
+step_costs.json; a `RoutingReport`, and its table and picture under reports/routing/<job>/. Decides nothing; works with
+and without a Prefect server.
 
     orderproof capture six-domains
 """
@@ -15,14 +15,17 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
 from orderproof.flows.accelerator import accelerator
-from orderproof.flows.measure import validate
+from orderproof.flows.measure import start_engine, validate
 from orderproof.flows.reporting import progress_bar, run_logger
 from orderproof.flows.server import end_server_with_this_process
+from orderproof.tasks.engines import Engine
 from orderproof.tasks.engines.routing import RoutingEngine
+from orderproof.tasks.foresight.constants import write_costs
 from orderproof.tasks.jobs import Job, load_job
 from orderproof.tasks.models import ModelFacts, read_model
 from orderproof.tasks.orders import view_of
 from orderproof.tasks.prompts import TokenizedPrompts, dataset_md5
+from orderproof.tasks.routing import RoutingError, calibration
 from orderproof.tasks.routing import report as reports
 from orderproof.tasks.routing.capture import Captured, Sample, capture, refuse_dense
 from orderproof.tasks.routing.report import RoutingReport
@@ -34,7 +37,9 @@ from orderproof.tasks.signals.served import Served
 
 
 @flow(name="capture-routes", flow_run_name="capture {job}", persist_result=False)
-def capture_routes(job: str, params: str = "params.yaml", prompts: int | None = None, seed: int = 0) -> RoutingReport:
+def capture_routes(
+    job: str, params: str = "params.yaml", prompts: int | None = None, seed: int = 0, time_steps: bool = True
+) -> RoutingReport:
     """Capture the routes of a sample of a job's prompts.
 
     Args:
@@ -42,15 +47,20 @@ def capture_routes(job: str, params: str = "params.yaml", prompts: int | None = 
         params: path of params.yaml.
         prompts: how many to capture; None: as many as the table needs.
         seed: of the sample.
+        time_steps: also start the job's own engine and fit what a step costs, which predictions of gain need.
     """
     end_server_with_this_process()
     this = load_job(Path(params), job)
     model = read_model(this.model_path, this.model)
     refuse_dense(model)
     sample = draw_sample(this, validate(this), prompts, seed)
-    with accelerator(), start_routing_engine(this) as engine:
-        captured = capture_sample(this, model, sample, engine)
-    learn(this, sample, captured)
+    with accelerator():
+        with start_routing_engine(this) as engine:
+            captured = capture_sample(this, model, sample, engine)
+        learn(this, sample, captured)
+        if time_steps:
+            with start_engine(one_replica(this)) as timed:
+                calibrate(this, model, sample, captured, timed)
     return report(this, model, sample, captured)
 
 
@@ -90,6 +100,25 @@ def learn(job: Job, sample: Sample, captured: Captured) -> None:
             record.decode.r2,
             record.prefill.r2,
         )
+
+
+def one_replica(job: Job) -> Job:
+    """A step costs the same on each of them."""
+    return job.model_copy(update={"engine": job.engine.model_copy(update={"replicas": 1, "devices": None})})
+
+
+@task(name="calibrate", task_run_name="time some steps", cache_policy=NO_CACHE)
+def calibrate(job: Job, model: ModelFacts, sample: Sample, captured: Captured, engine: Engine) -> None:
+    """What a step costs, beside the routes; where it cannot be told, a plan will say so."""
+    run_logger().info("timing a few passes of captured prompts on the job's own engine")
+    try:
+        with open_routes(captured.path, model, sample.dataset_md5) as routes:
+            moe_bytes = model.moe.bytes_per_expert if model.moe else None
+            known = write_costs(job, model, calibration.calibrate(engine, job, sample.prompts, routes, moe_bytes))
+    except RoutingError as error:
+        run_logger().warning("what a step costs is not known for this job: %s", error)
+        return
+    run_logger().info("an expert costs %.1f µs (R² %.2f)", 1000 * known.expert_ms, known.r_squared)
 
 
 @task(name="report", task_run_name="tabulate and draw", cache_policy=NO_CACHE)

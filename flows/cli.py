@@ -152,6 +152,28 @@ def generate(
         _say(run.as_json(), as_json, _batch_lines(this, run))
 
 
+@app.command(epilog=_examples("orderproof plan", "orderproof plan six-domains", "orderproof plan six-domains --json"))
+def plan(
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]")] = None, params: Params = PARAMS, as_json: Json = False
+) -> None:
+    """Before spending: what an order could gain for a job, which one to measure, or why not. Without JOB: every job."""
+    if job is None:
+        status(None, params, as_json)
+        return
+    from rich.console import Console
+
+    from orderproof.tasks.foresight.page import as_json as shape
+    from orderproof.tasks.foresight.page import lines, write_foresight
+    from orderproof.tasks.foresight.planning import foresee
+
+    this = load_job(params, job)
+    _check_folders(this)
+    with Console(stderr=True).status("looking at the job") as line:
+        seen = foresee(this, line.update)
+    folder = write_foresight(this, seen)
+    _say(shape(seen), as_json, [*lines(seen), "", f"kept in {folder}"])
+
+
 @app.command(epilog=_examples("orderproof capture six-domains", "orderproof capture six-domains --prompts 256 --json"))
 def capture(
     job: Name,
@@ -160,6 +182,7 @@ def capture(
         int | None, typer.Option(min=2, help="Sample so many; without it 32 batches' worth, and at least 1,024.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the sample.")] = 0,
+    time_steps: Annotated[bool, typer.Option(help="Also fit what a step costs, on the job's own engine.")] = True,
     as_json: Json = False,
 ) -> None:
     """Which experts every token of a sample chooses: into data/JOB/routes.parquet, and what batches touch."""
@@ -168,7 +191,7 @@ def capture(
         from orderproof.flows.capture import capture_routes
         from orderproof.tasks.routing.report import lines
 
-        report = capture_routes(job, params=str(params.resolve()), prompts=prompts, seed=seed)
+        report = capture_routes(job, params=str(params.resolve()), prompts=prompts, seed=seed, time_steps=time_steps)
     _say(report.as_json(), as_json, ["", *lines(report)])
 
 

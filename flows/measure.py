@@ -22,6 +22,7 @@ from orderproof.tasks.earlier import answered
 from orderproof.tasks.engines import Engine
 from orderproof.tasks.engines.replicas import engine_of
 from orderproof.tasks.evidence import Trial, read_history
+from orderproof.tasks.foresight.foretold import read_foretold
 from orderproof.tasks.jobs import Job, load_job
 from orderproof.tasks.judgement import judge
 from orderproof.tasks.models import read_model
@@ -79,7 +80,10 @@ def make_plan(job: Job, prompts: TokenizedPrompts, placebo: bool) -> Plan:
     """Arms, seeds, looks; or why nothing should be measured."""
     model, md5, current = read_model(job.model_path, job.model, job.adapters), *recording.current_order(job, prompts)
     history, placebos = (read_history(trial.reports_of(job, placebo=kind)) for kind in (False, True))
-    return plans.make_plan(job, model, prompts, md5, current, history, placebo=placebo, placebos=placebos)
+    foretold = read_foretold(job, model, md5)
+    return plans.make_plan(
+        job, model, prompts, md5, current, history, placebo=placebo, placebos=placebos, foretold=foretold
+    )
 
 
 def start_engine(job: Job) -> Engine:

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict
 
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.files import append_line, atomic_file, write_atomically
+from orderproof.tasks.foresight.foretold import Foretold
 from orderproof.tasks.outputs import CANDIDATE as CANDIDATE  # the arms, named once
 from orderproof.tasks.outputs import CONTROL as CONTROL
 from orderproof.tasks.outputs import SHUFFLED as SHUFFLED
@@ -90,6 +91,7 @@ class Manifest(_Frozen):
     machine: dict[str, Any]
     detectable_gain_before: float | None = None  # by the last look with 80 % power; None without history
     detectable_excess_before: float | None = None  # of outputs, likewise; None without an earlier trial as its pilot
+    foretold: Foretold | None = None  # the candidate's gain over shuffled, by the last plan; None: nothing was foretold
     created_utc: str
 
     @property

@@ -28,7 +28,9 @@ from orderproof.tasks.looks import Looks
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 # Folders beside the jobs' own, and the key that lies under every job.
-RESERVED_NAMES = frozenset({"models", "placebo", "validation", "routing", "lossy", "generate", "baseline", "defaults"})
+RESERVED_NAMES = frozenset(
+    {"models", "placebo", "validation", "routing", "lossy", "plan", "generate", "baseline", "defaults"}
+)
 BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 IN_THE_JOB_ITSELF = ("prompts", "model")  # dvc.yaml reads `${item.prompts}`, and DVC knows no defaults
 BESIDE_THE_JOBS = ("reporting", "generate")  # top-level keys with `defaults` and a part for each job; never measured

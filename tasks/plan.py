@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 
 from orderproof.tasks.engines import EngineInfo
 from orderproof.tasks.evidence import CANDIDATE, CONTROL, SHUFFLED, History, Manifest, canonical_json, ids_sha256
+from orderproof.tasks.foresight.foretold import Foretold
 from orderproof.tasks.history import attempts, detectable_excess_before, noise_sd
 from orderproof.tasks.jobs import Job, OrderSpec
 from orderproof.tasks.models import ModelFacts
 from orderproof.tasks.orders import Order, make_order, shuffle_like, view_of
 from orderproof.tasks.prompts import TokenizedPrompts
-from orderproof.tasks.refusals import structural_refusal
+from orderproof.tasks.refusals import foretold_refusal, structural_refusal
 from orderproof.tasks.signals.served import Served
 from orderproof.tasks.verdict import Rule, detectable_gain
 
@@ -60,6 +61,7 @@ class Plan:
     detectable_gain_before: float | None
     detectable_excess_before: float | None
     placebo: bool
+    foretold: Foretold | None  # of the candidate, by the last plan
     refusal: str | None  # why nothing should be measured; None: go
 
     def manifest(self, engine: EngineInfo, probe_baseline_s: float) -> Manifest:
@@ -100,6 +102,7 @@ class Plan:
             machine={**engine.machine, "load_s": round(engine.load_s, 2)},
             detectable_gain_before=self.detectable_gain_before,
             detectable_excess_before=self.detectable_excess_before,
+            foretold=self.foretold,
             created_utc=now.isoformat(timespec="seconds"),
         )
 
@@ -114,6 +117,7 @@ def make_plan(
     *,
     placebo: bool = False,
     placebos: History = NONE,
+    foretold: Foretold | None = None,
 ) -> Plan:
     """Decide everything that a trial needs, from numbers that exist before its first pass.
 
@@ -122,6 +126,8 @@ def make_plan(
         current: the order in which the job runs today, over all prompts.
         history: the job's earlier trials, placebos left out.
         placebos: its earlier placebos, so that the next one has coins of its own.
+        foretold: what the last `orderproof plan` predicted of this candidate; a trial that it says can show nothing is
+            refused.
 
     Raises:
         OrderError: the candidate cannot be made of these prompts.
@@ -144,6 +150,8 @@ def make_plan(
     orders[CANDIDATE] = restrict(chosen, measured)
     if control:
         orders[SHUFFLED] = None
+    detectable = detectable_gain(noise, rule) if noise else None
+    refusal = structural_refusal(job, model, subset, chosen, control) or foretold_refusal(foretold, rule, detectable)
     coin_seed, *shuffle_seeds = _draw_seeds(job, question, placebo, len(placebos if placebo else history), rule)
     return Plan(
         job=job,
@@ -161,12 +169,13 @@ def make_plan(
         coin_seed=coin_seed,
         shuffle_seeds=tuple(shuffle_seeds),
         noise_sd=noise,
-        detectable_gain_before=detectable_gain(noise, rule) if noise else None,
+        detectable_gain_before=detectable,
         detectable_excess_before=detectable_excess_before(
             job, model, dataset_md5, history, len(subset), rule.looks[-1]
         ),
         placebo=placebo,
-        refusal=None if placebo else structural_refusal(job, model, subset, chosen, control),
+        foretold=None if placebo else foretold,
+        refusal=None if placebo else refusal,
     )
 
 

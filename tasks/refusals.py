@@ -8,10 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 from orderproof.tasks.expectations.prompt_suite import asked_samples, asked_tokens, model_tokens
+from orderproof.tasks.foresight.foretold import Foretold
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.models import ModelFacts, MoeFacts
 from orderproof.tasks.orders import Order
 from orderproof.tasks.prompts import TokenizedPrompts
+from orderproof.tasks.verdict import Rule
 
 PREFILL_TOKENS_PER_OUTPUT_TOKEN = 100  # above it decode, where an order saves, is a sliver of the job
 TOUCHED_BY_A_SORTED_BATCH = 0.999  # of the experts: above it there is nothing left to save
@@ -50,7 +52,7 @@ def structural_refusal(
             f"a batch of {batch} touches {touched:.2%} of the {model.moe.experts} experts even when sorted (top-"
             f"{model.moe.top_k}, published concentration of a domain), so no order saves any"
         )
-    prompt_tokens, output_tokens = float(prompts.lengths.mean()), _most_generated(job, model, prompts)
+    prompt_tokens, output_tokens = float(prompts.lengths.mean()), most_generated(job, model, prompts)
     if output_tokens < 2 or prompt_tokens / output_tokens > PREFILL_TOKENS_PER_OUTPUT_TOKEN:
         return (
             f"the job is nearly all prefill: {prompt_tokens:.0f} prompt tokens for at most {output_tokens:.0f} "
@@ -67,7 +69,24 @@ def structural_refusal(
     return None
 
 
-def _most_generated(job: Job, model: ModelFacts, prompts: TokenizedPrompts) -> float:
+def foretold_refusal(foretold: Foretold | None, rule: Rule, detectable: float | None) -> str | None:
+    """Why a trial would show nothing, by what was predicted of its candidate; None: it may.
+
+    Args:
+        foretold: the predicted gain over shuffled, which is no less than that over an order of today that groups.
+        detectable: the smallest gain that the last look detects with 80 % power; None without history.
+    """
+    if foretold is None:
+        return None
+    said = f"the candidate is predicted to gain {foretold.gain:+.1%} ({foretold.low:+.1%} to {foretold.high:+.1%})"
+    if foretold.high < rule.worthwhile:
+        return f"{said}, surely below the {rule.worthwhile:.0%} that is worth while (`orderproof plan` says how)"
+    if detectable is not None and foretold.gain < detectable:
+        return f"{said}, and the smallest gain that a trial detects here is {detectable:.1%}"
+    return None
+
+
+def most_generated(job: Job, model: ModelFacts, prompts: TokenizedPrompts) -> float:
     """Tokens that a prompt may generate, on average."""
     asked, samples = list(asked_tokens(job, prompts.samplings)), asked_samples(job, prompts.samplings)
     limit = model_tokens(job, model) if None in asked else 0

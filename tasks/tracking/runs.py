@@ -80,6 +80,8 @@ def _trial_parameters(trial: Trial) -> dict[str, str]:
 
 def _trial_metrics(trial: Trial, verdict: Verdict | None) -> dict[str, float]:
     metrics: dict[str, float | None] = {"blocks": len(trial.blocks())}
+    if foretold := trial.manifest.foretold:
+        metrics |= {f"foretold_{key}": value for key, value in foretold}
     if verdict:
         metrics |= {key: getattr(verdict, key) for key in ("gain", "gain_low", "gain_high", "detectable_gain")}
     if verdict and verdict.outputs:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from orderproof.tasks.evidence import CANDIDATE, CONTROL, SHUFFLED, History, Manifest, read_history
+from orderproof.tasks.foresight.foretold import Foretold
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.models import MoeFacts
 from orderproof.tasks.orders import make_order
@@ -32,14 +33,14 @@ def planned(
     md5: str = "md5",
     model: Any = MOE,
     current: OrderSpec | None = None,
+    foretold: Foretold | None = None,
     **changes: Any,
 ) -> Plan:
     prompts = prompts_of(labels or mixed(SIZE))
     job = make_job(root, **{"order": {"method": "label"}, **changes})
     now = make_order(current or OrderSpec(method="file"), prompts, md5)
-    return make_plan(
-        job, model, prompts, md5, now, history or History(), placebo=placebo, placebos=placebos or History()
-    )
+    histories = {"placebo": placebo, "placebos": placebos or History()}
+    return make_plan(job, model, prompts, md5, now, history or History(), **histories, foretold=foretold)
 
 
 def registered(plan: Plan) -> Manifest:
@@ -388,3 +389,11 @@ def test_a_secret_of_the_environment_is_not_registered(tmp_path: Path) -> None:
         "HF_TOKEN": "(hidden)",
         "OMP_NUM_THREADS": "2",
     }
+
+
+def test_what_was_foretold_is_registered_and_may_refuse(tmp_path: Path) -> None:
+    much, little = Foretold(gain=0.2, low=0.1, high=0.3), Foretold(gain=0.0, low=-0.01, high=0.01)
+    assert registered(planned(tmp_path, foretold=much)).foretold == much
+    assert planned(tmp_path, foretold=much).refusal is None
+    assert "surely below the 3%" in (planned(tmp_path, foretold=little).refusal or "")
+    assert planned(tmp_path, foretold=little, placebo=True).refusal is None

@@ -1,0 +1,117 @@
+"""Predicted and measured: what orders gain over shuffled, by replay of captured routes and on the real engine.
+
+In: a job of params.yaml and the orders to compare: a method or a signal, with `/N` for windows of N prompts and `xN`
+for N clusters. Out: a line per order with its measured gain, and beside it the predicted one where the job's routes
+were captured (`orderproof capture JOB`); with --json one object. All are measured in one interleaved comparison.
+
+    python infra/bench/orders.py six-domains --blocks 5
+    python infra/bench/orders.py six-domains --orders label label/64 label/128     # what windows keep
+    python infra/bench/orders.py six-domains --batch 32 --orders label token       # another batch size
+    python infra/bench/orders.py six-domains --predict-only
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import get_args
+
+import arms
+
+from orderproof.tasks.foresight.constants import read_costs
+from orderproof.tasks.foresight.planning import loads_of
+from orderproof.tasks.foresight.prediction import Prediction, Setting, predict
+from orderproof.tasks.jobs import Job, OrderSpec, SignalName
+from orderproof.tasks.models import read_model
+from orderproof.tasks.orders import Order
+from orderproof.tasks.routing.routes import open_routes
+from orderproof.tasks.routing.source import captured_routes
+from orderproof.tasks.signals.served import Served
+
+ORDERS = ("file", "label", "label/128", "embedding", "lexical", "token", "predicted", "greedy")
+SHUFFLED = "shuffled"
+NAME = re.compile(r"([a-z]+)(?:x(\d+))?(?:/(\d+))?")
+
+
+def main() -> None:
+    options = _arguments()
+    job = arms.named(options)
+    prompts = arms.prompts_of(job)
+    orders: dict[str, Order | None] = {name: prompts.order(spec_of(name)) for name in options.orders}
+    foretold = _foretold(job, prompts, orders, options.batch)
+    measured = {}
+    if not options.predict_only:
+        if options.batch:
+            args = {**job.engine.args, "max_num_seqs": options.batch}
+            job = job.model_copy(update={"engine": job.engine.model_copy(update={"args": args})})
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(options.keep or scratch).resolve()
+            found = arms.compare(job, prompts, {SHUFFLED: None, **orders}, options.blocks, folder)
+        print(arms.table(found))
+        measured = {arm.name: arm for arm in found}
+    _tell(foretold, measured)
+    if options.json:
+        told = {name: {"foretold": asdict(foretold[name]) if name in foretold else None,
+                       "measured": asdict(measured[name]) if name in measured else None}
+                for name in (SHUFFLED, *orders)}  # fmt: skip
+        options.json.write_text(json.dumps(told, indent=1) + "\n")
+
+
+def spec_of(name: str) -> OrderSpec:
+    """`label/128`, `tokenx64`, `greedy`: the short names of this script."""
+    found = NAME.fullmatch(name)
+    if not found:
+        raise SystemExit(f"{name!r} names no order: write such as label, label/128, token, tokenx64, greedy")
+    word, clusters, window = found.groups()
+    fields: dict[str, object] = {"method": word}
+    if word in get_args(SignalName):
+        fields = {"method": "cluster", "signal": word}
+    elif word == "greedy":
+        fields = {"method": word, "signal": "predicted"}
+    fields |= {"clusters": int(clusters)} if clusters else {}
+    return OrderSpec.model_validate(fields | ({"window": int(window)} if window else {}))
+
+
+def _foretold(
+    job: Job, prompts: arms.Prompts, orders: dict[str, Order | None], batch: int | None
+) -> dict[str, Prediction]:
+    """By name; empty where nothing was captured. Costs at another batch size are those of the nearest one timed."""
+    model, served = read_model(job.model_path, job.model), Served.by(job)
+    known = read_costs(job, model)
+    if known is None or served.routes is None or not served.routes.exists():
+        return {}
+    tokenized = prompts.tokenized
+    with open_routes(served.routes, model, prompts.dataset_md5) as routes:
+        source = captured_routes(routes, tokenized.ids)
+        loads = loads_of(job, tokenized, routes, source)
+        sent = {name: order.permutation for name, order in orders.items() if order is not None}
+        setting = Setting(batch or job.engine.max_num_seqs)
+        predictions, _ = predict(sent, loads, source, setting, known.costs, known.expert_ms_error)
+    return {one.name: one for one in predictions}
+
+
+def _tell(foretold: dict[str, Prediction], measured: dict[str, arms.Arm]) -> None:
+    if not foretold:
+        return
+    print(f"\n{'order':12}{'experts':>9}   {'predicted gain':28}{'measured gain':28}")
+    for name, one in foretold.items():
+        arm = measured.get(name)
+        seen = f"{arm.gain:+.1%} ({arm.low:+.1%} to {arm.high:+.1%})" if arm and arm.gain is not None else ""
+        said = f"{one.gain:+.1%} ({one.low:+.1%} to {one.high:+.1%})"
+        print(f"{name:12}{-one.experts_saved:+9.1%}   {said:28}{seen:28}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = arms.arguments(__doc__)
+    parser.add_argument("--orders", nargs="+", default=list(ORDERS), metavar="ORDER")
+    parser.add_argument("--batch", type=int, help="sequences at once; without it the job's max_num_seqs")
+    parser.add_argument("--predict-only", action="store_true", help="start no engine")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Measure this candidate, or don't, and why.
+
+In: why nothing can be gained, a forecast, and what a trial could see. Out: `Advice`, in words for a person. Decides
+nothing that a trial decides: it only says whether a trial is worth its time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from orderproof.tasks.foresight.prediction import Prediction
+from orderproof.tasks.jobs import Job
+from orderproof.tasks.verdict import Rule
+
+if TYPE_CHECKING:
+    from orderproof.tasks.foresight.planning import Forecast
+
+CHEAPER_WITHIN = 0.01  # of the experts: an order that costs less is preferred to one that saves no more than so much
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to do next."""
+
+    answer: Literal["measure", "don't", "capture"]
+    reason: str
+    candidate: str | None = None  # name of the order that the reason is about
+
+
+def advise(refusal: str | None, forecast: Forecast | None, rule: Rule, job: Job, detectable: float | None) -> Advice:
+    """Give the plain verdict.
+
+    Args:
+        refusal: why no order can help, where that is certain.
+        forecast: None: nothing was captured.
+        detectable: the smallest gain that the last look would detect with 80 % power; None without earlier trials.
+    """
+    if refusal:
+        return Advice("don't", refusal)
+    if forecast is None:
+        return Advice("capture", f"nothing rules a gain out and nothing foretells one: `orderproof capture {job.name}`")
+    best = _best(forecast)
+    today = next(one for one in forecast.predictions if one.name == "file")
+    said = f"the best order, {best.name}, is predicted to gain {interval(best)} over shuffled"
+    if best.high < rule.worthwhile:
+        return Advice("don't", f"{said}: surely below the {rule.worthwhile:.0%} that is worth while", best.name)
+    if best.gain < rule.worthwhile:
+        return Advice("don't", f"{said}: most likely below the {rule.worthwhile:.0%} that is worth while", best.name)
+    if detectable is not None and best.gain < detectable:
+        return Advice(
+            "don't", f"{said}, and the smallest gain that a trial detects here is {detectable:.1%}", best.name
+        )
+    if (1 + best.gain) / (1 + today.gain) - 1 < rule.worthwhile:
+        return Advice("don't", f"{said}, but the file's own order has {interval(today)} already", best.name)
+    return Advice("measure", said, best.name)
+
+
+def _best(forecast: Forecast) -> Prediction:
+    """The order that saves the most experts of prompts it did not learn from, or the cheapest that comes near it."""
+    saved = {one.name: one.experts_saved for one in forecast.predictions}
+    if forecast.choices is not None:
+        specs = {choice.spec: choice.saved for choice in forecast.choices.ranked}
+        saved = {one.name: specs[one.spec] for one in forecast.candidates}
+    most = max(saved.values())
+    return next(one for one in forecast.predictions if saved[one.name] >= most - CHEAPER_WITHIN)
+
+
+def interval(one: Prediction) -> str:
+    return f"{one.gain:+.1%} ({one.low:+.1%} to {one.high:+.1%})"

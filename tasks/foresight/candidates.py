@@ -1,0 +1,65 @@
+"""The orders that a job could ask for, cheapest to make first, and what making each one took.
+
+In: a job and its captured prompts. Out: a `Candidate` for each way to order.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from orderproof.tasks.errors import OrderproofError
+from orderproof.tasks.jobs import Job, OrderSpec
+from orderproof.tasks.orders import Order, PromptView, make_order
+from orderproof.tasks.signals import ROUTING_SIGNALS
+
+WINDOW_BATCHES = 8  # of the windowed order that is always looked at
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to order these prompts."""
+
+    name: str
+    spec: OrderSpec
+    order: Order | None  # None: it cannot be made of these prompts
+    problem: str | None  # why
+    seconds: float  # that making it took, models loaded
+
+    @property
+    def learns_from_routes(self) -> bool:
+        return self.spec.method in ("cluster", "greedy") and self.spec.signal in ROUTING_SIGNALS
+
+
+def candidates_of(job: Job, prompts: PromptView, dataset_md5: str) -> list[Candidate]:
+    """Make every order that can be made of these prompts; the job's own comes with its own parameters."""
+    return [_candidate(spec, prompts, dataset_md5) for spec in _specs(job, prompts)]
+
+
+def name_of(spec: OrderSpec) -> str:
+    """As a plan calls it."""
+    by = f" by {spec.signal}" if spec.method in ("cluster", "greedy") else ""
+    return f"{spec.method}{by}" + (f", windows of {spec.window}" if spec.window else "")
+
+
+def _candidate(spec: OrderSpec, prompts: PromptView, dataset_md5: str) -> Candidate:
+    began = time.perf_counter()
+    try:
+        order, problem = make_order(spec, prompts, dataset_md5), None
+    except OrderproofError as error:
+        order, problem = None, str(error)
+    return Candidate(name_of(spec), spec, order, problem, time.perf_counter() - began)
+
+
+def _specs(job: Job, prompts: PromptView) -> list[OrderSpec]:
+    """From free to dear."""
+    own = job.order
+    shape = own if own.method in ("cluster", "greedy") else OrderSpec()
+    specs = [OrderSpec(method="file"), OrderSpec(method="length")]
+    if len(set(prompts.labels)) > 1 and None not in prompts.labels:
+        window = WINDOW_BATCHES * job.engine.max_num_seqs
+        specs += [OrderSpec(method="label"), OrderSpec(method="label", window=window)]
+    asked = [("cluster", signal) for signal in ("lexical", "token", "embedding", *ROUTING_SIGNALS)]
+    asked.append(("greedy", ROUTING_SIGNALS[-1]))
+    specs += [shape.model_copy(update={"method": how, "signal": signal, "window": None}) for how, signal in asked]
+    return list({name_of(spec): spec for spec in [*specs, own]}.values())

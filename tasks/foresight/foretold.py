@@ -1,0 +1,49 @@
+"""What the last plan foretold of the order that a trial is about to measure.
+
+In: a job and its reports/plan/<job>/plan.json. Out: `Foretold`, where that plan was about these prompts, this model,
+these engine settings and this order; otherwise None, because a prediction of something else refuses nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from orderproof.tasks.jobs import Job, OrderSpec
+from orderproof.tasks.models import ModelFacts
+
+PLAN_FILE = "plan.json"
+
+
+class Foretold(BaseModel):
+    """A predicted gain over shuffled, with its interval; fractions."""
+
+    model_config = ConfigDict(frozen=True)
+
+    gain: float
+    low: float
+    high: float
+
+
+def plan_dir(job: Job) -> Path:
+    """reports/plan/<job>."""
+    return job.root / "reports" / "plan" / job.name
+
+
+def read_foretold(job: Job, model: ModelFacts, dataset_md5: str) -> Foretold | None:
+    """The prediction for the job's own order; None: there is none that fits."""
+    try:
+        plan: dict[str, Any] = json.loads((plan_dir(job) / PLAN_FILE).read_bytes())
+        forecast = plan["forecast"]
+        fits = (
+            plan["dataset_md5"] == dataset_md5
+            and forecast["costs"]["model"] == model.fingerprint
+            and forecast["costs"]["args"] == job.engine.args
+        )
+        own = next(one for one in forecast["orders"] if OrderSpec.model_validate(one["order"]) == job.order)
+    except (OSError, ValueError, KeyError, TypeError, StopIteration):
+        return None
+    return Foretold(gain=own["gain"], low=own["low"], high=own["high"]) if fits else None

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orderproof.tasks.foresight.advice import advise
+from orderproof.tasks.foresight.candidates import Candidate
+from orderproof.tasks.foresight.prediction import Prediction
+from orderproof.tasks.jobs import OrderSpec
+from orderproof.tasks.verdict import Rule
+from tests.tasks.trial_maker import make_job
+
+RULE = Rule()
+FILE = ("file", 0.0, 0.0)
+TOKEN = OrderSpec(signal="token")
+
+
+def forecast(*orders: tuple[str, float, float], held_out: dict[str, float] | None = None, width: float = 0.02) -> Any:
+    """Of (name, gain, experts saved); `held_out` as choose() would give it."""
+    specs = {name: OrderSpec(method="file", seed=k) for k, (name, *_) in enumerate(orders)}
+    ranked = [SimpleNamespace(spec=specs[name], saved=saved) for name, saved in (held_out or {}).items()]
+    return SimpleNamespace(
+        candidates=[Candidate(name, spec, None, None, 0.1) for name, spec in specs.items()],
+        predictions=[Prediction(name, gain, gain - width, gain + width, saved, 20.0) for name, gain, saved in orders],
+        choices=SimpleNamespace(ranked=ranked) if held_out else None,
+    )
+
+
+def test_what_is_refused_is_not_measured_whatever_was_foretold(tmp_path: Path) -> None:
+    advice = advise("it is dense", forecast(FILE, ("label", 0.2, 0.3)), RULE, make_job(tmp_path), None)
+    assert (advice.answer, advice.reason) == ("don't", "it is dense")
+
+
+def test_without_routes_they_are_asked_for(tmp_path: Path) -> None:
+    advice = advise(None, None, RULE, make_job(tmp_path), None)
+    assert advice.answer == "capture"
+    assert "orderproof capture six-domains" in advice.reason
+
+
+def test_the_largest_gain_is_measured(tmp_path: Path) -> None:
+    seen = forecast(FILE, ("label", 0.17, 0.35), ("cluster by token", 0.2, 0.4))
+    advice = advise(None, seen, RULE, make_job(tmp_path), 0.05)
+    assert (advice.answer, advice.candidate) == ("measure", "cluster by token")
+    assert "cluster by token, is predicted to gain +20.0% (+18.0% to +22.0%)" in advice.reason
+
+
+def test_of_orders_that_save_alike_the_cheapest_is_measured(tmp_path: Path) -> None:
+    seen = forecast(FILE, ("label", 0.195, 0.395), ("cluster by embedding", 0.2, 0.4))
+    assert advise(None, seen, RULE, make_job(tmp_path), None).candidate == "label"
+
+
+def test_an_order_is_chosen_by_prompts_that_it_did_not_learn_from(tmp_path: Path) -> None:
+    orders = (FILE, ("cluster by token", 0.15, 0.3), ("cluster by predicted", 0.3, 0.5))
+    held_out = {"file": 0.0, "cluster by token": 0.3, "cluster by predicted": 0.25}
+    assert advise(None, forecast(*orders), RULE, make_job(tmp_path), None).candidate == "cluster by predicted"
+    chosen = advise(None, forecast(*orders, held_out=held_out), RULE, make_job(tmp_path), None)
+    assert chosen.candidate == "cluster by token"
+
+
+@pytest.mark.parametrize(
+    ("gain", "file_gain", "detectable", "reason"),
+    [
+        (0.005, 0.0, None, "surely below the 3%"),
+        (0.02, 0.0, None, "most likely below the 3%"),
+        (0.06, 0.0, 0.08, "the smallest gain that a trial detects here is 8.0%"),
+        (0.20, 0.19, None, "but the file's own order has +19.0%"),
+    ],
+)
+def test_a_trial_that_would_show_nothing_is_advised_against(
+    tmp_path: Path, gain: float, file_gain: float, detectable: float | None, reason: str
+) -> None:
+    seen = forecast(("file", file_gain, 0.0), ("label", gain, 0.3))
+    advice = advise(None, seen, RULE, make_job(tmp_path), detectable)
+    assert advice.answer == "don't"
+    assert reason in advice.reason

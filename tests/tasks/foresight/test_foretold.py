@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orderproof.tasks.files import write_atomically
+from orderproof.tasks.foresight.foretold import PLAN_FILE, Foretold, plan_dir, read_foretold
+from orderproof.tasks.jobs import Job
+from orderproof.tasks.refusals import foretold_refusal
+from orderproof.tasks.verdict import Rule
+from tests.tasks.fake_engine import MOE
+from tests.tasks.trial_maker import make_job
+
+
+def job_with_plan(root: Path, **changes: Any) -> Job:
+    job = make_job(root, order={"method": "label"})
+    orders = [
+        {"order": {"method": "file"}, "gain": 0.0, "low": -0.01, "high": 0.01},
+        {"order": {"method": "label"}, "gain": 0.2, "low": 0.18, "high": 0.22},
+    ]
+    costs = {"model": MOE.fingerprint, "args": job.engine.args}
+    plan = {"dataset_md5": "md5", "forecast": {"costs": costs, "orders": orders}, **changes}
+    write_atomically(plan_dir(job) / PLAN_FILE, json.dumps(plan))
+    return job
+
+
+def test_the_jobs_own_order_was_foretold(tmp_path: Path) -> None:
+    assert read_foretold(job_with_plan(tmp_path), MOE, "md5") == Foretold(gain=0.2, low=0.18, high=0.22)
+
+
+def test_a_plan_of_something_else_foretells_nothing(tmp_path: Path) -> None:
+    job = job_with_plan(tmp_path)
+    other_order = job.model_copy(update={"order": job.order.model_copy(update={"window": 64})})
+    other_batch = job.model_copy(update={"engine": job.engine.model_copy(update={"args": {"max_num_seqs": 4}})})
+    assert read_foretold(job, MOE, "other prompts") is None
+    assert read_foretold(job, replace(MOE, fingerprint="other"), "md5") is None
+    assert read_foretold(other_order, MOE, "md5") is None
+    assert read_foretold(other_batch, MOE, "md5") is None
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"dataset_md5": "md5", "forecast": null}'])
+def test_a_plan_that_foretold_nothing_or_is_broken_refuses_nothing(tmp_path: Path, content: str) -> None:
+    job = job_with_plan(tmp_path)
+    write_atomically(plan_dir(job) / PLAN_FILE, content)
+    assert read_foretold(job, MOE, "md5") is None
+
+
+@pytest.mark.parametrize(
+    ("gain", "high", "detectable", "reason"),
+    [
+        (0.01, 0.02, None, "surely below the 3%"),
+        (0.05, 0.06, 0.08, "the smallest gain that a trial detects here is 8.0%"),
+        (0.05, 0.06, 0.04, None),
+        (0.02, 0.04, None, None),
+    ],
+)
+def test_a_trial_that_was_foretold_to_show_nothing_is_refused(
+    gain: float, high: float, detectable: float | None, reason: str | None
+) -> None:
+    refusal = foretold_refusal(Foretold(gain=gain, low=0.0, high=high), Rule(), detectable)
+    assert (refusal is None) == (reason is None)
+    assert reason is None or reason in (refusal or "")
+
+
+def test_where_nothing_was_foretold_nothing_is_refused() -> None:
+    assert foretold_refusal(None, Rule(), 0.5) is None
