@@ -14,12 +14,11 @@ from orderproof.tasks.expectations.checks import SHOWN_ROWS, Check, holds
 from orderproof.tasks.jobs import Job, JobError
 from orderproof.tasks.models import ModelFacts, read_model
 from orderproof.tasks.prompts.rows import PromptError, row_word, shown
+from orderproof.tasks.prompts.serving import VLLM_MAX_TOKENS as VLLM_MAX_TOKENS  # named once
 from orderproof.tasks.prompts.tokenization import TokenizedPrompts
 
 if TYPE_CHECKING:
     import pandas as pd
-
-VLLM_MAX_TOKENS = 16  # what vLLM generates where `max_tokens` is not given
 
 
 class Flaws:

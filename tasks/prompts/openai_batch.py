@@ -26,7 +26,7 @@ from orderproof.tasks.prompts.rows import (
     refuse_misspelt,
     shown,
 )
-from orderproof.tasks.prompts.serving import Serving, nearest
+from orderproof.tasks.prompts.serving import VLLM_MAX_TOKENS, Serving, nearest
 
 FIELDS = ("custom_id", "method", "url", "body", "label", "reference")
 NOT_BESIDE_A_BODY = {
@@ -35,7 +35,6 @@ NOT_BESIDE_A_BODY = {
     "lora": "as `body.model`",
     "id": "as `custom_id`",
 }
-VLLM_MAX_TOKENS = 16  # of a completion that does not say
 MESSAGE_KEYS = ("role", "content", "name")
 
 

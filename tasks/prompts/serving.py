@@ -16,6 +16,7 @@ from typing import Any
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.jobs import Job
 
+VLLM_MAX_TOKENS = 16  # what vLLM generates where `max_tokens` is not given; its server lets a chat fill the model
 # What vLLM's server takes of generation_config.json, by the names that its SamplingParams have for it.
 DEFAULTED = {
     **{name: name for name in ("temperature", "top_p", "top_k", "min_p")},
