@@ -141,16 +141,14 @@ def test_an_adapter_changes_the_outputs_of_the_requests_that_name_it_and_of_no_o
     models: dict[str, Path], engine_spec: EngineSpec, engine: VllmEngine, tmp_path: Path
 ) -> None:
     adapters = {
-        "strong": make_adapter(tmp_path / "strong", models["moe"], 1.0, seed=1),
-        "none": make_adapter(tmp_path / "none", models["moe"], 0.0, seed=2),
+        "strong": make_adapter(tmp_path / "strong", models["dense"], 1.0, seed=1),
+        "none": make_adapter(tmp_path / "none", models["dense"], 0.0, seed=2),
     }
-    # On CPUs vLLM has no adapters for experts, and it prepares all layers for them unless it is told which.
-    of_attention = {"lora_target_modules": ["q_proj", "o_proj"]}
-    args = {**engine_spec.args, "enable_lora": True, "max_lora_rank": 8, "max_loras": 2, **of_attention}
+    args = {**engine_spec.args, "enable_lora": True, "max_lora_rank": 8, "max_loras": 2}
     names = [None, "strong", "none"]
     wanted = [Request(k, [5 + (k // 3 * 7 + j) % 200 for j in range(12)], lora=names[k % 3]) for k in range(30)]
     with VllmEngine(
-        EngineSpec(args=args, env=engine_spec.env), models["moe"], GREEDY, tmp_path / "log", adapters
+        EngineSpec(args=args, env=engine_spec.env), models["dense"], GREEDY, tmp_path / "log", adapters
     ) as it:
         answers = generate(it, wanted, GREEDY)
     texts = [answers[k].completions[0].token_ids for k in range(30)]  # type: ignore[union-attr]
@@ -162,12 +160,25 @@ def test_an_adapter_changes_the_outputs_of_the_requests_that_name_it_and_of_no_o
 def test_an_adapter_that_is_none_is_named_when_the_engine_loads(
     models: dict[str, Path], engine_spec: EngineSpec, tmp_path: Path
 ) -> None:
-    folder = make_adapter(tmp_path / "broken", models["moe"], 1.0, seed=1)
+    folder = make_adapter(tmp_path / "broken", models["dense"], 1.0, seed=1)
     (folder / "adapter_model.safetensors").write_bytes(b"")
     args = {**engine_spec.args, "enable_lora": True, "lora_target_modules": ["q_proj", "o_proj"]}
     spec = EngineSpec(args=args, env=engine_spec.env)
     with (
         pytest.raises(EngineError, match=r"engine\.lora_modules\.tone cannot be loaded"),
-        VllmEngine(spec, models["moe"], GREEDY, tmp_path / "log", {"tone": folder}),
+        VllmEngine(spec, models["dense"], GREEDY, tmp_path / "log", {"tone": folder}),
+    ):
+        pass
+
+
+@pytest.mark.long
+def test_adapters_of_a_mixture_of_experts_are_refused_where_vllm_has_no_kernels_for_them(
+    models: dict[str, Path], engine_spec: EngineSpec, tmp_path: Path
+) -> None:
+    folder = make_adapter(tmp_path / "tone", models["moe"], 1.0, seed=1)
+    args = {**engine_spec.args, "enable_lora": True, "lora_target_modules": ["q_proj", "o_proj"]}
+    with (
+        pytest.raises(EngineError, match="no Triton here"),
+        VllmEngine(EngineSpec(args=args, env=engine_spec.env), models["moe"], GREEDY, tmp_path / "log", {"t": folder}),
     ):
         pass
