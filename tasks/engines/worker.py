@@ -162,8 +162,8 @@ class Session:
 
         if not HAS_TRITON and self.engine.vllm_config.model_config.is_moe:  # it would die at the first step
             raise ValueError(
-                "engine.lora_modules: with adapters vLLM runs a mixture of experts on Triton's kernels alone, and there "
-                "is no Triton here. Leave them out, or use an engine on a GPU"
+                "engine.lora_modules: with adapters vLLM runs a mixture of experts on Triton's kernels alone, and "
+                "there is no Triton here. Leave them out, or use an engine on a GPU"
             )
         for number, (name, folder) in enumerate(folders.items(), 1):
             self.adapters[name] = LoRARequest(name, number, folder)
