@@ -40,6 +40,7 @@ Commands = queue.Queue[Line]
 STEPS_PER_EVENT = 256
 HEARTBEAT_S = 5.0
 SILENT_AFTER_S = 2.0  # a parent that has prompts at hand writes the first batch in far less
+GATHERING_S = 20.0  # for the first batch of a parent whose prompts come one by one
 LOWEST_LOGPROB = -9999.0  # JSON has no −∞; vLLM's server says this too
 READ_AHEAD_LINES = 64  # requests parsed ahead of the engine; the pipe holds back the rest
 
@@ -233,11 +234,11 @@ class Session:
     def _first(self, commands: Commands, limit: int) -> list[Line]:
         """The first requests: as many as fit, so that the first batch does not depend on how fast the parent writes.
 
-        Fewer where the parent falls silent, because its own prompts come as a stream.
+        Fewer where the parent falls silent or takes too long, because its own prompts come as a stream.
         """
-        lines = [self._wait(commands)]
+        lines, began = [self._wait(commands)], time.monotonic()
         with contextlib.suppress(queue.Empty):
-            while len(lines) < limit and lines[-1]["op"] != "end":
+            while len(lines) < limit and lines[-1]["op"] != "end" and time.monotonic() - began < GATHERING_S:
                 lines.append(commands.get(timeout=SILENT_AFTER_S))
         return lines
 

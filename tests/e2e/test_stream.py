@@ -294,27 +294,36 @@ def test_a_windowed_order_goes_on_as_it_was_after_a_crash(job: Job) -> None:
     assert ids(job) == [f"p{k}" for k in range(PROMPTS)]
 
 
+@pytest.mark.parametrize(
+    ("pause_s", "prompts", "silent_after_s"),
+    [(1.0, 2, 0.05), (0.1, 12, 60.0)],
+    ids=["long pauses", "a trickle that does not fill the first batch"],
+)
 def test_an_engine_that_waits_for_prompts_is_not_taken_for_dead(
-    job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    pause_s: float, prompts: int, silent_after_s: float, job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     quick = tmp_path / "worker.py"
     source = client.WORKER.read_text()
-    for constant in ("HEARTBEAT_S = 5.0", "SILENT_AFTER_S = 2.0"):
+    for constant, value in (
+        ("HEARTBEAT_S = 5.0", 0.05),
+        ("SILENT_AFTER_S = 2.0", silent_after_s),
+        ("GATHERING_S = 20.0", 0.05),
+    ):
         assert constant in source
-        source = source.replace(constant, f"{constant.split()[0]} = 0.05")
+        source = source.replace(constant, f"{constant.split()[0]} = {value}")
     quick.write_text(source)
     monkeypatch.setattr(client, "WORKER", quick)
     monkeypatch.setattr(client, "SILENCE_LIMIT_S", 0.5)
 
     def slowly() -> Iterator[Request]:
-        for k in range(2):
-            time.sleep(1.0)
+        for k in range(prompts):
+            time.sleep(pause_s)
             yield Request(k, [1, 2, 3])
 
     answers: list[Any] = []
     with standin(job) as engine:
         engine.run(slowly(), {"max_tokens": 4}, answers.append)
-    assert len(answers) == 2
+    assert len(answers) == prompts
 
 
 def test_a_reader_of_outputs_that_goes_away_ends_the_job_and_keeps_its_results(job: Job, prompts: list[bytes]) -> None:
