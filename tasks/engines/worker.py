@@ -349,7 +349,14 @@ class _Sampler:
                 raise ValueError(
                     f"sampling.{key} is not one of vLLM's" + (f": did you mean {near[0]!r}?" if near else "")
                 )
+        _refuse_seed(fields.get("seed"))
         return SamplingParams(**fields, output_kind=RequestOutputKind.FINAL_ONLY)
+
+
+def _refuse_seed(seed: object) -> None:
+    """vLLM looks at a seed only in the step that draws with it, and one that does not fit ends the engine there."""
+    if seed is not None and not (isinstance(seed, int) and -(2**63) <= seed < 2**63):
+        raise ValueError(f"sampling.seed must be a whole number of 64 bits, not {seed!r}")
 
 
 class _StepLog:

@@ -25,6 +25,10 @@ def _whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _long(value: Any) -> bool:
+    return _whole(value) and -(2**63) <= value < 2**63
+
+
 def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -55,7 +59,8 @@ Kind = tuple[Callable[[Any], bool], str]
 
 # Passed on under the same name.
 PASSED: dict[str, Kind] = {
-    **dict.fromkeys(("n", "seed", "top_k", "min_tokens", "thinking_token_budget"), _WHOLE),
+    **dict.fromkeys(("n", "top_k", "min_tokens", "thinking_token_budget"), _WHOLE),
+    "seed": (_long, "a whole number of 64 bits"),
     **dict.fromkeys(("temperature", "top_p", "min_p"), _NUMBER),
     **dict.fromkeys(("presence_penalty", "frequency_penalty", "repetition_penalty"), _NUMBER),
     **dict.fromkeys(("ignore_eos", "skip_special_tokens", "spaces_between_special_tokens"), _FLAG),

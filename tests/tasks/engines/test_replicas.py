@@ -98,6 +98,15 @@ def test_every_request_is_answered_once_with_its_own_output_in_the_caller_s_thre
     assert figures.wall_s == max(figures.replica_s)
 
 
+@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, "7", 1.5])
+def test_a_seed_that_would_end_the_engine_fails_its_own_request(start: Start, seed: Any) -> None:
+    answers: list[Output | Failure] = []
+    with start(replicas=1) as engine:
+        engine.run([Request(0, prompt(0), {"seed": seed}), Request(1, prompt(1))], SAMPLING, answers.append)
+    assert Failure(0, f"sampling.seed must be a whole number of 64 bits, not {seed!r}") in answers
+    assert {answer.number for answer in answers if isinstance(answer, Output)} == {1}
+
+
 def test_a_stream_of_unknown_length_is_shared_too(start: Start) -> None:
     answers: list[Output | Failure] = []
     with start() as engine:
