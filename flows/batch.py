@@ -71,7 +71,11 @@ def run_batch(
         batch, why = begin_stream(this, stream, restart) if stream else begin(this, restart)
         held.enter_context(batch.checkpoint)
         held.enter_context(batch.source)
-        lines = OutputLines(batch.checkpoint, held.enter_context(open_output(output))) if output else None
+        lines = (
+            OutputLines(batch.checkpoint, held.enter_context(open_output(output, batch.source.path)))
+            if output
+            else None
+        )
         batch, generated, engine = generate_pending(batch, lines, started=started)
         held.enter_context(batch.file)
         delivered = restore(batch)

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO
 
 import numpy as np
@@ -66,11 +67,11 @@ class OutputLines:
 
 
 @contextlib.contextmanager
-def open_output(path: str) -> Iterator[IO[bytes]]:
+def open_output(path: str, prompts: Path) -> Iterator[IO[bytes]]:
     """A file, written anew; or `-`, the standard output, which nothing else writes to meanwhile.
 
     Raises:
-        CheckpointError: the file cannot be written.
+        CheckpointError: the file cannot be written, or is the prompts' own.
     """
     if path == STANDARD_STREAM:
         sys.stdout.flush()
@@ -80,12 +81,25 @@ def open_output(path: str) -> Iterator[IO[bytes]]:
             yield sink
         finally:
             os.dup2(sink.fileno(), 1)
-            with contextlib.suppress(BrokenPipeError):  # told already
+            with contextlib.suppress(OSError):  # told already: each line was flushed
                 sink.close()
         return
+    if _is_one_of(path, prompts, Path("/dev/stdin")):
+        raise CheckpointError(f"{path} holds the prompts and would be overwritten: name another file. Nothing was sent")
     try:
         opened = open(path, "wb")  # noqa: SIM115  (closed below)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be written: {error.strerror}. Nothing was sent") from None
-    with opened:
+    try:
         yield opened
+    finally:
+        with contextlib.suppress(OSError):  # as above
+            opened.close()
+
+
+def _is_one_of(path: str, *files: Path) -> bool:
+    for file in files:
+        with contextlib.suppress(OSError):  # one of the two is not there
+            if file.is_file() and os.path.samefile(path, file):
+                return True
+    return False

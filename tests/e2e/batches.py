@@ -134,7 +134,11 @@ def recorded_batch(
         batch, why = begin_stream(job, stream, restart) if stream else begin(job, restart)
         held.enter_context(batch.checkpoint)
         held.enter_context(batch.source)
-        lines = OutputLines(batch.checkpoint, held.enter_context(open_output(output))) if output else None
+        lines = (
+            OutputLines(batch.checkpoint, held.enter_context(open_output(output, batch.source.path)))
+            if output
+            else None
+        )
         generated, engine = Generated(), None
         if batch.unfinished:
             with (start or standin)(job) as engine:
