@@ -8,6 +8,7 @@ nothing of how ranks come about, nor of files or engines.
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -80,9 +81,12 @@ def write_windows(path: Path, windows: Windows) -> None:
 
 def read_windows(path: Path, spec: OrderSpec) -> Windows:
     """What `write_windows` wrote. Raises OSError, ValueError or KeyError where it is not readable."""
-    with np.load(path, allow_pickle=False) as kept:
-        stands = json.loads(str(kept["stands"]))
-        own = {name.removeprefix("own."): kept[name] for name in kept.files if name.startswith("own.")}
+    try:
+        with np.load(path, allow_pickle=False) as kept:
+            stands = json.loads(str(kept["stands"]))
+            own = {name.removeprefix("own."): kept[name] for name in kept.files if name.startswith("own.")}
+    except (EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(str(error)) from None
     windows = Windows(spec, Carried(stands["windows"], stands["last"], own))
     windows.prompts, windows.parameters, windows.seeds = stands["prompts"], stands["parameters"], stands["seeds"]
     return windows

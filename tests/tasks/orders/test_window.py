@@ -127,3 +127,22 @@ def test_a_window_of_no_prompts_changes_no_rank() -> None:
     windows.add(view_of([{"text": "x", "label": "a"}]))
     assert windows.add(view_of([])).tolist() == []
     assert windows.carried.last == 0
+
+
+@pytest.mark.parametrize("kept", [0, 10, -10])
+def test_a_torn_state_is_a_value_error_and_never_another_order(tmp_path: Path, kept: int) -> None:
+    path = tmp_path / "windows.npz"
+    write_windows(path, Windows(spec(window=2)))
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(ValueError, match=r"data|zip"):
+        read_windows(path, spec(window=2))
+
+
+def test_a_flipped_bit_in_a_state_is_a_value_error(tmp_path: Path) -> None:
+    path = tmp_path / "windows.npz"
+    write_windows(path, Windows(spec(window=2)))
+    content = bytearray(path.read_bytes())
+    content[content.index("prompts".encode("utf-32-le"))] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="CRC"):
+        read_windows(path, spec(window=2))
