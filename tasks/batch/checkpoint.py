@@ -120,9 +120,10 @@ class Checkpoint:
         """Keep a result. It outlives this process when this returns, and the machine's power a second later.
 
         Raises:
-            CheckpointError: it cannot be written, or the prompt has an output already.
+            CheckpointError: it cannot be written, is closed, or the prompt has an output already.
         """
         with self._writing:
+            self._refuse_if_closed()
             if self.state[result.place] in (ALL_RIGHT, FLAWED):
                 raise CheckpointError(f"{self.folder}: a second output for prompt {result.id!r} was refused")
             line = _line(result)
@@ -148,9 +149,10 @@ class Checkpoint:
 
     def close(self) -> None:
         """Sync and close; the folder stays."""
-        if self._closing.is_set():
-            return
-        self._closing.set()
+        with self._writing:
+            if self._closing.is_set():
+                return
+            self._closing.set()
         self._syncing.join()
         with contextlib.suppress(OSError):
             os.fsync(self._file)
@@ -180,6 +182,11 @@ class Checkpoint:
                 self.state[place], self._offsets[place] = state, end
             end += len(line)
         return end
+
+    def _refuse_if_closed(self) -> None:
+        """A thread that still reads prompts when a run fails must not write where the next run is at work."""
+        if self._closing.is_set():
+            raise CheckpointError(f"{self.folder} is closed: its run has ended")
 
     def _write(self, line: bytes) -> None:
         """The whole line or nothing of it: a full disk takes part of a line and says so only at the next one."""

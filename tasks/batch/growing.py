@@ -59,19 +59,16 @@ class GrowingCheckpoint(Checkpoint):
             int64[N]: their places, in the order of sending.
 
         Raises:
-            CheckpointError: it cannot be written.
+            CheckpointError: it cannot be written, or is closed.
             OrderError, SignalError: these prompts cannot be ordered so.
         """
         places = self.windows.prompts + self.windows.add(window)
-        try:
-            with open(self.folder / ORDER_FILE, "ab") as sink:
-                sink.write(places.astype("<i8").tobytes())
-                sink.flush()
-                os.fsync(sink.fileno())
-            write_windows(self.folder / WINDOWS_FILE, self.windows)
-        except OSError as error:
-            raise self._unusable(error) from None
         with self._writing:
+            self._refuse_if_closed()
+            try:
+                self._keep(places)
+            except OSError as error:
+                raise self._unusable(error) from None
             self._make_room(self.windows.prompts)
         return places
 
@@ -87,6 +84,14 @@ class GrowingCheckpoint(Checkpoint):
         except OSError as error:
             raise self._unusable(error) from None
         return key
+
+    def _keep(self, places: NDArray[np.int64]) -> None:
+        """The order first: what of it the windows do not count is made again."""
+        with open(self.folder / ORDER_FILE, "ab") as sink:
+            sink.write(places.astype("<i8").tobytes())
+            sink.flush()
+            os.fsync(sink.fileno())
+        write_windows(self.folder / WINDOWS_FILE, self.windows)
 
     def _so_far(self, folder: Path) -> Order:
         """A whole order too: windows never mix."""

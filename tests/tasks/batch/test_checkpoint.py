@@ -104,6 +104,14 @@ def test_a_second_output_for_a_prompt_is_refused(tmp_path: Path) -> None:
             kept.append(result(1))
 
 
+def test_a_closed_checkpoint_takes_nothing_more(tmp_path: Path) -> None:
+    kept = opened(tmp_path)
+    kept.close()
+    with pytest.raises(CheckpointError, match="is closed"):
+        kept.append(result(1))
+    assert (tmp_path / FOLDER / RESULTS_FILE).read_bytes() == b""
+
+
 def test_a_failure_is_sent_again_and_its_later_output_counts(tmp_path: Path) -> None:
     with opened(tmp_path) as kept:
         kept.append(result(1, completions=(), asked_tokens=None, error="too long"))
