@@ -16,7 +16,7 @@ import argparse
 import json
 import re
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import get_args
 
@@ -24,12 +24,13 @@ import arms
 
 from orderproof.tasks.foresight.constants import read_costs
 from orderproof.tasks.foresight.planning import loads_of
-from orderproof.tasks.foresight.prediction import Prediction, Setting, predict
+from orderproof.tasks.foresight.prediction import Prediction, predict
 from orderproof.tasks.jobs import Job, OrderSpec, SignalName
 from orderproof.tasks.models import read_model
 from orderproof.tasks.orders import Order
 from orderproof.tasks.routing.routes import open_routes
 from orderproof.tasks.routing.source import captured_routes
+from orderproof.tasks.routing.tally import Setting
 from orderproof.tasks.signals.served import Served
 
 ORDERS = ("file", "label", "label/128", "embedding", "lexical", "token", "predicted", "greedy")
@@ -89,7 +90,8 @@ def _foretold(
         source = captured_routes(routes, tokenized.ids)
         loads = loads_of(job, tokenized, routes, source)
         sent = {name: order.permutation for name, order in orders.items() if order is not None}
-        setting = Setting(batch or job.engine.max_num_seqs)
+        setting = Setting.of(job)
+        setting = replace(setting, batch=batch or setting.batch)
         predictions, _ = predict(sent, loads, source, setting, known.costs, known.expert_ms_error)
     return {one.name: one for one in predictions}
 

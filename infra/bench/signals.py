@@ -19,6 +19,7 @@ from orderproof.tasks.orders import PromptView, make_order, view_of
 from orderproof.tasks.prompts import dataset_md5, read_prompts, tokenize
 from orderproof.tasks.routing.choice import choose
 from orderproof.tasks.routing.routes import open_routes
+from orderproof.tasks.routing.tally import Setting
 from orderproof.tasks.signals.served import Served
 
 CLUSTERS = (16, 64)
@@ -36,7 +37,7 @@ def main() -> None:
     view = view_of(tokenize(job, read_prompts(job.prompts_path)), served)
     specs = candidates(view)
     with open_routes(_routes(served), read_model(job.model_path, job.model), dataset_md5(job.prompts_path)) as routes:
-        choices = choose(specs, view, routes, served, batch)
+        choices = choose(specs, view, routes, served, Setting(batch))
     print(f"{job.name}, {batch} at once: {choices.shuffled:.1f} experts per layer and step shuffled", end=", ")
     print(f"{choices.oracle:.1f} by the oracle ({choices.headroom:.1%} saved)")
     print(f"{'method':<9}{'signal':<13}{'clusters':>8}{'experts':>9}{'saved':>8}", end="")

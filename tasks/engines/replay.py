@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from orderproof.tasks.engines import Completion, EngineInfo, Failure, Figures, Output, Request, Steps
 from orderproof.tasks.expectations.prompt_suite import VLLM_MAX_TOKENS
+from orderproof.tasks.routing.admission import BATCHED_TOKENS
 from orderproof.tasks.routing.replay import Load, Lot, replay
 from orderproof.tasks.routing.source import RouteSource
 from orderproof.tasks.routing.step_costs import StepCosts
@@ -33,7 +34,7 @@ class Settings:
     """What is asked about: the engine's own arguments, and a machine that is supposed."""
 
     max_num_seqs: int
-    max_num_batched_tokens: int = 2048  # vLLM's own for an engine that is driven step by step
+    max_num_batched_tokens: int = BATCHED_TOKENS
     max_model_len: int = 1 << 20
     devices: int = 1  # over which the experts are spread
     overhead_ms: float = 0.0  # that a step costs more because of that

@@ -20,7 +20,7 @@ from orderproof.tasks.foresight.candidates import Candidate, candidates_of
 from orderproof.tasks.foresight.constants import KnownCosts, read_costs
 from orderproof.tasks.foresight.economics import Worth, worth
 from orderproof.tasks.foresight.facts import JobFacts, facts_of
-from orderproof.tasks.foresight.prediction import Prediction, Setting, predict
+from orderproof.tasks.foresight.prediction import Prediction, predict
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.models import ModelFacts, read_model
 from orderproof.tasks.orders.view import view_of
@@ -30,6 +30,7 @@ from orderproof.tasks.routing.choice import Choices, choose
 from orderproof.tasks.routing.replay import Load
 from orderproof.tasks.routing.routes import Routes, open_routes
 from orderproof.tasks.routing.source import CapturedRoutes, captured_routes
+from orderproof.tasks.routing.tally import Setting
 from orderproof.tasks.signals.prediction import LEAST_PROMPTS
 from orderproof.tasks.signals.served import Served
 from orderproof.tasks.trial import reports_of
@@ -119,7 +120,7 @@ def _forecast(
 ) -> Forecast:
     captured = np.array([k for k, prompt_id in enumerate(prompts.ids) if prompt_id in routes.place], np.int64)
     sample = prompts.take(captured)
-    served, batch = Served.by(job), job.engine.max_num_seqs
+    served, setting = Served.by(job), Setting.of(job)
     view = view_of(sample, served)
     say(f"ordering {len(sample)} captured prompts in every way")
     made = candidates_of(job, view, dataset_md5)
@@ -129,12 +130,12 @@ def _forecast(
     loads = loads_of(job, sample, routes, source)
     orders = {one.name: one.order.permutation for one in possible if one.order is not None}
     predictions, shuffled = predict(
-        orders, loads, source, Setting(batch), known.costs, known.expert_ms_error, job.measure.seed
+        orders, loads, source, setting, known.costs, known.expert_ms_error, job.measure.seed
     )
     choices = None
     if len(routes) >= 2 * LEAST_PROMPTS:
         say("asking them of prompts that they did not learn from")
-        choices = choose([one.spec for one in possible], view, routes, served, batch, job.measure.seed)
+        choices = choose([one.spec for one in possible], view, routes, served, setting, job.measure.seed)
     return Forecast(
         captured=len(sample),
         costs=known,

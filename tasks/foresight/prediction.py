@@ -11,45 +11,19 @@ compared with. That a sample thins the groups which a whole file has is not in i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from orderproof.tasks.routing.replay import Load, replay
+from orderproof.tasks.routing.replay import Load
 from orderproof.tasks.routing.source import RouteSource
 from orderproof.tasks.routing.step_costs import StepCosts
+from orderproof.tasks.routing.tally import Setting, Tally, tally
 
 SHUFFLES = 5
 STANDARD_ERRORS = 2.0  # about 95 %
-
-
-@dataclass(frozen=True, eq=False)
-class Tally:
-    """The steps of one replayed pass."""
-
-    running: NDArray[np.int32]  # [steps]
-    experts: NDArray[np.int64]  # [steps] Σ over layers
-    prefill_tokens: NDArray[np.int32]  # [steps]
-    layers: int
-
-    @property
-    def experts_per_layer(self) -> float:
-        """Distinct experts that a step touches in a layer, on average."""
-        return float(self.experts.mean()) / self.layers
-
-    def wall_s(self, costs: StepCosts) -> float:
-        return float(costs.ms(self.running, self.experts, self.prefill_tokens).sum()) / 1000
-
-
-@dataclass(frozen=True)
-class Setting:
-    """The engine that is asked about."""
-
-    batch: int
-    batched_tokens: int = 2048
-    devices: int = 1
 
 
 @dataclass(frozen=True)
@@ -62,14 +36,6 @@ class Prediction:
     high: float
     experts_saved: float  # share of a shuffled step's distinct experts
     experts_per_layer: float
-
-
-def tally(loads: Iterable[Load], source: RouteSource, setting: Setting) -> Tally:
-    """Replay one pass."""
-    lots = list(replay(loads, source, setting.batch, setting.batched_tokens, setting.devices))
-    names = ("running", "experts", "prefill_tokens")
-    running, experts, prefill_tokens = (np.concatenate([getattr(lot, name) for lot in lots]) for name in names)
-    return Tally(running, experts, prefill_tokens, source.layers)
 
 
 def predict(

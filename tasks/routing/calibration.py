@@ -20,11 +20,13 @@ from orderproof.tasks.engines import Engine, Failure, Output, Request
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.prompts import TokenizedPrompts
 from orderproof.tasks.routing import RoutingError
+from orderproof.tasks.routing.admission import BATCHED_TOKENS
 from orderproof.tasks.routing.experts import frequencies
-from orderproof.tasks.routing.replay import Load, replay
+from orderproof.tasks.routing.replay import Load
 from orderproof.tasks.routing.routes import Routes
 from orderproof.tasks.routing.source import captured_routes
 from orderproof.tasks.routing.step_costs import StepCosts
+from orderproof.tasks.routing.tally import Setting, tally
 
 BATCHES = 12  # of prompts in a full pass
 SMALL_BATCHES = (0.25, 0.5)  # of max_num_seqs, in passes of one batch each
@@ -37,9 +39,9 @@ class TimedSteps:
     """Steps that were timed, beside what replay says they did. All arrays are [steps]."""
 
     ms: NDArray[np.float64]
-    running: NDArray[np.int64]
-    experts: NDArray[np.int64]  # Σ over layers
-    prefill_tokens: NDArray[np.int64]
+    running: NDArray[np.integer]
+    experts: NDArray[np.integer]  # Σ over layers
+    prefill_tokens: NDArray[np.integer]
 
 
 @dataclass(frozen=True)
@@ -172,18 +174,15 @@ def _timed_pass(
     sent = order.tolist()
     requests = [Request(k, prompts.token_ids(k), prompts.samplings[k]) for k in sent]
     figures = engine.run(requests, job.sampling, answers.append)
-    lots = list(replay(_loads(requests, answers), captured_routes(routes, prompts.ids), *_sizes(engine, job)))
-    replayed = sum(len(lot.running) for lot in lots)
-    if replayed != len(figures.step_ms):
+    replayed = tally(_loads(requests, answers), captured_routes(routes, prompts.ids), _setting(engine, job))
+    if len(replayed.running) != len(figures.step_ms):
         raise RoutingError(
-            f"the engine took {len(figures.step_ms)} steps for {len(sent)} prompts, and replay {replayed}: it "
-            f"schedules otherwise ({figures.preempted} preempted), so its steps cannot be told apart. Take published "
-            "constants, or set engine.args.async_scheduling to false"
+            f"the engine took {len(figures.step_ms)} steps for {len(sent)} prompts, and replay "
+            f"{len(replayed.running)}: it schedules otherwise ({figures.preempted} preempted), so its steps cannot be "
+            "told apart. Take published constants, or set engine.args.async_scheduling to false"
         )
-    return TimedSteps(
-        figures.step_ms.astype(np.float64),
-        *(np.concatenate([getattr(lot, name) for lot in lots]) for name in ("running", "experts", "prefill_tokens")),
-    )
+    ms = figures.step_ms.astype(np.float64)
+    return TimedSteps(ms, replayed.running, replayed.experts, replayed.prefill_tokens)
 
 
 def _loads(requests: Sequence[Request], answers: Sequence[Output | Failure]) -> list[Load]:
@@ -199,9 +198,9 @@ def _loads(requests: Sequence[Request], answers: Sequence[Output | Failure]) -> 
     return loads
 
 
-def _sizes(engine: Engine, job: Job) -> tuple[int, int]:
-    settings = engine.info.settings
-    return job.engine.max_num_seqs, int(settings.get("max_num_batched_tokens", 2048))
+def _setting(engine: Engine, job: Job) -> Setting:
+    room = engine.info.settings.get("max_num_batched_tokens", BATCHED_TOKENS)
+    return Setting(job.engine.max_num_seqs, int(room))
 
 
 def _expert_ms_of_bandwidth(engine: Engine, job: Job, bytes_per_expert: int | None) -> float | None:

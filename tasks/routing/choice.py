@@ -24,15 +24,13 @@ from orderproof.tasks.orders.greedy import fewest_new
 from orderproof.tasks.orders.shuffled import shuffle
 from orderproof.tasks.routing import RoutingError
 from orderproof.tasks.routing.experts import frequencies
-from orderproof.tasks.routing.replay import Load, replay
 from orderproof.tasks.routing.routes import Routes, write_routes
-from orderproof.tasks.routing.source import CapturedRoutes
+from orderproof.tasks.routing.tally import Setting, tally_captured
 from orderproof.tasks.signals import ROUTING_SIGNALS
 from orderproof.tasks.signals.prediction import LEAST_PROMPTS, fit, predictor_path, write_predictor
 from orderproof.tasks.signals.served import ROUTES_FILE, Served
 
 SHUFFLES = 5  # whose mean is what a way to order saves against
-BATCHED_TOKENS = 2048  # a step's room: vLLM's own for an engine that is driven step by step
 
 
 @dataclass(frozen=True)
@@ -58,30 +56,15 @@ class Choices:
         return 1 - self.oracle / self.shuffled
 
 
-def experts_per_step(
-    routes: Routes, sent: NDArray[np.int64], max_num_seqs: int, max_num_batched_tokens: int = BATCHED_TOKENS
-) -> float:
-    """Distinct experts per layer, mean over the steps of a batch.
-
-    Args:
-        sent: int64[n], places in `routes` in the order of sending.
-        max_num_seqs: how many run at once: a sliding window, each ends when its captured tokens do.
-    """
-    read, made = routes.prompt_tokens[sent].tolist(), routes.decode_tokens[sent].tolist()
-    loads = (Load(k, tokens, decoded + 1) for k, (tokens, decoded) in enumerate(zip(read, made, strict=True)))
-    lots = list(replay(loads, CapturedRoutes(routes, sent), max_num_seqs, max_num_batched_tokens))
-    steps, experts = sum(len(lot.experts) for lot in lots), sum(int(lot.experts.sum()) for lot in lots)
-    return experts / steps / routes.record.layers
-
-
 def choose(
-    specs: Sequence[OrderSpec], prompts: PromptView, routes: Routes, served: Served, max_num_seqs: int, seed: int = 0
+    specs: Sequence[OrderSpec], prompts: PromptView, routes: Routes, served: Served, setting: Setting, seed: int = 0
 ) -> Choices:
     """Rank ways to order.
 
     Args:
         prompts: in them stand all captured ones.
         served: the model; its routes are not looked at.
+        setting: the engine; each prompt ends when its captured tokens do.
 
     Raises:
         RoutingError: too few captured prompts to learn from one half and look at the other.
@@ -100,10 +83,10 @@ def choose(
         view = prompts.take([place[routes.ids[k]] for k in held.tolist()])
         with _learned(specs, prompts, routes, learned, served) as known:
             orders = [make_order(spec, replace(view, served=known), "").permutation for spec in specs]
-        orders.append(oracle(routes, held, max_num_seqs))
-        counted[:-1, half] = [experts_per_step(routes, held[order], max_num_seqs) for order in orders]
-        shuffles = (held[shuffle(len(held), seed + k)] for k in range(SHUFFLES))
-        counted[-1, half] = np.mean([experts_per_step(routes, sent, max_num_seqs) for sent in shuffles])
+        orders.append(oracle(routes, held, setting.batch))
+        shuffles = [shuffle(len(held), seed + k) for k in range(SHUFFLES)]
+        found = [tally_captured(routes, held[order].tolist(), setting).experts_per_layer for order in orders + shuffles]
+        counted[:, half] = *found[:-SHUFFLES], np.mean(found[-SHUFFLES:])
     *means, best, shuffled = counted.mean(axis=1).tolist()
     choices = [Choice(spec, mean, 1 - mean / shuffled) for spec, mean in zip(specs, means, strict=True)]
     return Choices(tuple(sorted(choices, key=lambda choice: choice.experts_per_step)), shuffled, best)

@@ -8,19 +8,15 @@ groups are as thin as the sample.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-
-import numpy as np
+from collections.abc import Mapping
 
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.evidence import Trial
 from orderproof.tasks.jobs import Job
+from orderproof.tasks.routing.admission import BATCHED_TOKENS
 from orderproof.tasks.routing.capture import routes_path
-from orderproof.tasks.routing.replay import Load, replay
 from orderproof.tasks.routing.routes import Routes
-from orderproof.tasks.routing.source import CapturedRoutes
-
-VLLM_BATCHED_TOKENS = 2048  # vLLM's own where the engine does not say
+from orderproof.tasks.routing.tally import Setting, tally_captured
 
 logger = logging.getLogger(__name__)
 
@@ -41,24 +37,17 @@ def experts_per_step(job: Job, trial: Trial) -> Mapping[str, float]:
 
 
 def _of_passes(trial: Trial, routes: Routes) -> dict[str, float]:
-    settings = trial.manifest.engine
-    batch, room = int(settings["max_num_seqs"]), int(settings.get("max_num_batched_tokens", VLLM_BATCHED_TOKENS))
-    known: dict[str, float] = {}  # by the order's hash: the candidate's passes all send the same
+    engine = trial.manifest.engine
+    setting = Setting(int(engine["max_num_seqs"]), int(engine.get("max_num_batched_tokens", BATCHED_TOKENS)))
+    known: dict[str, float | None] = {}  # by the order's hash: the candidate's passes all send the same
     figures = {}
     for timed in trial.passes:
         key = f"{timed.order_sha256} {timed.requests}"
         if key not in known:
             sent = trial.tokens(timed.pass_id, columns=["prompt_id"])["prompt_id"].to_pylist()
-            known[key] = _replayed(sent, routes, batch, room)
-        if not np.isnan(known[key]):
-            figures[timed.pass_id] = known[key]
+            places = [routes.place[prompt_id] for prompt_id in sent if prompt_id in routes.place]
+            known[key] = tally_captured(routes, places, setting).experts_per_layer if places else None
+        figure = known[key]
+        if figure is not None:
+            figures[timed.pass_id] = figure
     return figures
-
-
-def _replayed(sent: Iterable[str], routes: Routes, batch: int, room: int) -> float:
-    """Mean over steps and layers; nan if none of the prompts was captured."""
-    places = [routes.place[prompt_id] for prompt_id in sent if prompt_id in routes.place]
-    source = CapturedRoutes(routes, np.arange(len(routes)))
-    loads = (Load(k, int(routes.prompt_tokens[k]), int(routes.decode_tokens[k]) + 1) for k in places)
-    experts = [lot.experts for lot in replay(loads, source, batch, room)]
-    return float(np.concatenate(experts).mean() / routes.record.layers) if experts else float("nan")

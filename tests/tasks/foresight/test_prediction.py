@@ -3,10 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from orderproof.tasks.foresight.prediction import SHUFFLES, Setting, predict, tally
+from orderproof.tasks.foresight.prediction import SHUFFLES, predict
 from orderproof.tasks.routing.experts import BitSets
 from orderproof.tasks.routing.replay import Load
 from orderproof.tasks.routing.step_costs import StepCosts
+from orderproof.tasks.routing.tally import Setting, tally
 
 GROUPS, EACH, BATCH, TOKENS = 4, 32, 8, 6
 COSTS = StepCosts((BATCH,), (1.0,), 0.1, "a test")

@@ -8,8 +8,9 @@ import pytest
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.orders import Order, PromptView, make_order
 from orderproof.tasks.routing import RoutingError, choice
-from orderproof.tasks.routing.choice import choose, experts_per_step, oracle
+from orderproof.tasks.routing.choice import choose, oracle
 from orderproof.tasks.routing.routes import Routes, RoutesRecord, write_routes
+from orderproof.tasks.routing.tally import Setting, tally_captured
 from orderproof.tasks.signals.served import UNKNOWN
 from tests.tasks.signals.routed import Routed, make_routed
 
@@ -32,9 +33,9 @@ def routes_of(path: Path, *experts: tuple[int, int], decoded: int = 4) -> Routes
 def test_experts_are_counted_once_per_step_however_many_prompts_use_them(tmp_path: Path) -> None:
     routes = routes_of(tmp_path / "routes.parquet", (0, 1), (2, 3), (0, 1), (2, 3))
     alike, unlike = np.array([0, 2, 1, 3]), np.array([0, 1, 2, 3])
-    assert experts_per_step(routes, alike, max_num_seqs=2) == 2
-    assert experts_per_step(routes, unlike, max_num_seqs=2) == 4
-    assert experts_per_step(routes, unlike, max_num_seqs=1) == 2
+    assert tally_captured(routes, alike, Setting(2)).experts_per_layer == 2
+    assert tally_captured(routes, unlike, Setting(2)).experts_per_layer == 4
+    assert tally_captured(routes, unlike, Setting(1)).experts_per_layer == 2
 
 
 def test_the_window_slides(tmp_path: Path) -> None:
@@ -44,7 +45,7 @@ def test_the_window_slides(tmp_path: Path) -> None:
             writer.add(f"p{k}", 1, np.tile(np.array(pair), (tokens, 1, 1)))
     with Routes(tmp_path / "routes.parquet") as routes:
         # p1 ends with the first step, p2 takes its place for four steps, p3 for the last four of p0
-        assert experts_per_step(routes, np.arange(4), max_num_seqs=2) == pytest.approx((4 + 8 * 2) / 9)
+        assert tally_captured(routes, np.arange(4), Setting(2)).experts_per_layer == pytest.approx((4 + 8 * 2) / 9)
 
 
 def test_the_oracle_groups_by_the_real_experts(tmp_path: Path) -> None:
@@ -61,8 +62,8 @@ def test_ways_to_order_are_ranked_by_what_they_save_on_prompts_they_did_not_lear
         OrderSpec(method="greedy", signal="predicted", clusters=2),
     ]
     with routed.routes() as routes:
-        choices = choose(specs, routed.view, routes, routed.served, max_num_seqs=8)
-        again = choose(specs, routed.view, routes, routed.served, max_num_seqs=8)
+        choices = choose(specs, routed.view, routes, routed.served, Setting(8))
+        again = choose(specs, routed.view, routes, routed.served, Setting(8))
     assert choices == again
     saved = {choice.spec: choice.saved for choice in choices.ranked}
     assert [choice.saved for choice in choices.ranked] == sorted(saved.values(), reverse=True)
@@ -79,7 +80,7 @@ def test_routes_that_words_do_not_tell_leave_a_prediction_no_better_than_a_shuff
         prompt["text"] = words[k]
     with routed.routes() as routes:
         specs = [OrderSpec(signal="predicted", clusters=8), OrderSpec(method="greedy", signal="predicted")]
-        choices = choose(specs, routed.view, routes, routed.served, max_num_seqs=8)
+        choices = choose(specs, routed.view, routes, routed.served, Setting(8))
     assert choices.headroom > 0.15
     assert all(abs(choice.saved) < 0.05 for choice in choices.ranked)
 
@@ -95,7 +96,7 @@ def test_no_prompt_is_ordered_by_what_its_own_routes_taught(routed: Routed, monk
 
     monkeypatch.setattr(choice, "make_order", watched)
     with routed.routes() as routes:
-        choose([OrderSpec(signal="predicted")], routed.view, routes, routed.served, max_num_seqs=8)
+        choose([OrderSpec(signal="predicted")], routed.view, routes, routed.served, Setting(8))
     (ordered, learned), other = seen
     assert not ordered & learned
     assert (learned, ordered) == other
@@ -105,4 +106,4 @@ def test_no_prompt_is_ordered_by_what_its_own_routes_taught(routed: Routed, monk
 def test_too_few_captured_prompts_are_told(tmp_path: Path) -> None:
     routes, view = routes_of(tmp_path / "routes.parquet", (0, 1), (2, 3)), make_routed(tmp_path / "x").view
     with pytest.raises(RoutingError, match=r"2 captured prompts, and choosing among orders takes 64"):
-        choose([OrderSpec()], view, routes, UNKNOWN, max_num_seqs=8)
+        choose([OrderSpec()], view, routes, UNKNOWN, Setting(8))
