@@ -18,7 +18,7 @@ SECONDS_PER_HOUR = 3600
 class Worth:
     """Of one order for one run of the whole job. Times in seconds."""
 
-    shuffled_s: float  # generating every prompt in a shuffled order
+    today_s: float  # generating every prompt in the order of today
     saved_s: float
     saved_low_s: float
     saved_high_s: float
@@ -36,7 +36,7 @@ class Worth:
     @property
     def ordering_share(self) -> float:
         """Of the generation that it serves."""
-        return self.ordering_s / self.shuffled_s
+        return self.ordering_s / self.today_s
 
     @property
     def runs_to_break_even(self) -> float | None:
@@ -46,22 +46,22 @@ class Worth:
 
 
 def worth(
-    gain: tuple[float, float, float], shuffled_s: float, ordering_s: float, rule: Rule, arms: int, reporting: Reporting
+    gain: tuple[float, float, float], today_s: float, ordering_s: float, rule: Rule, arms: int, reporting: Reporting
 ) -> Worth:
-    """Of a gain with its interval (gain, low, high; fractions).
+    """Of a gain over the order of today, with its interval (gain, low, high; fractions).
 
     Args:
-        shuffled_s: of one run of the whole job.
+        today_s: of one run of the whole job.
         arms: passes of one block.
     """
-    saved, low, high = (shuffled_s * (1 - 1 / (1 + one)) for one in gain)
+    saved, low, high = (today_s * (1 - 1 / (1 + one)) for one in gain)
     return Worth(
-        shuffled_s=shuffled_s,
+        today_s=today_s,
         saved_s=saved,
         saved_low_s=low,
         saved_high_s=high,
         ordering_s=ordering_s,
-        trial_s=rule.looks[-1] * arms * shuffled_s,
+        trial_s=rule.looks[-1] * arms * today_s,
         runs_per_month=reporting.runs_per_month,
         price_per_hour=reporting.price_per_hour,
         currency=reporting.currency,

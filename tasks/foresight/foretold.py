@@ -1,7 +1,8 @@
 """What the last plan foretold of the order that a trial is about to measure.
 
 In: a job and its reports/plan/<job>/plan.json. Out: `Foretold`, where that plan was about these prompts, this model,
-these engine settings and this order; otherwise None, because a prediction of something else refuses nothing.
+these settings of engine and sampling, and this order; otherwise None, because a prediction of something else refuses
+nothing.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def read_foretold(job: Job, model: ModelFacts, dataset_md5: str) -> Foretold | N
         forecast = plan["forecast"]
         fits = (
             plan["dataset_md5"] == dataset_md5
+            and plan["sampling"] == job.sampling
             and forecast["costs"]["model"] == model.fingerprint
             and forecast["costs"]["args"] == job.engine.args
         )

@@ -40,6 +40,7 @@ def as_json(seen: Foresight) -> dict[str, Any]:
         "job": seen.job,
         "toy": seen.model.toy,
         "dataset_md5": seen.dataset_md5,
+        "sampling": seen.sampling,
         "model": seen.model.as_dict(),
         "facts": {**asdict(facts), "prefill_share": facts.prefill_share},
         "looks": list(seen.rule.looks),
@@ -144,7 +145,7 @@ def _trial_lines(seen: Foresight) -> Iterator[str]:
         f"           {_time(worth.trial_s)} of passes at most; ordering takes {_time(worth.ordering_s)}, "
         f"{worth.ordering_share:.2%} of the generation it serves"
     )
-    yield f"worth      {_time(worth.saved_s)} of {_time(worth.shuffled_s)} per run" + (
+    yield f"worth      {_time(worth.saved_s)} of {_time(worth.today_s)} per run" + (
         f", {worth.saved_per_month:.2f} {worth.currency} a month at {worth.runs_per_month:.0f} runs"
         if worth.price_per_hour
         else ""

@@ -6,13 +6,14 @@ In: a job; its prompts, model, earlier trials, and its captured routes and fitte
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from orderproof.tasks import recording
-from orderproof.tasks.evidence import read_history
+from orderproof.tasks.evidence import CONTROL, read_history
 from orderproof.tasks.expectations import validate_prompts
 from orderproof.tasks.expectations.prompt_suite import asked_tokens
 from orderproof.tasks.foresight.advice import Advice, advise
@@ -20,7 +21,7 @@ from orderproof.tasks.foresight.candidates import Candidate, candidates_of
 from orderproof.tasks.foresight.constants import KnownCosts, read_costs
 from orderproof.tasks.foresight.economics import Worth, worth
 from orderproof.tasks.foresight.facts import JobFacts, facts_of
-from orderproof.tasks.foresight.prediction import Prediction, predict
+from orderproof.tasks.foresight.prediction import Prediction, predict, unlearned
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.models import ModelFacts, read_model
 from orderproof.tasks.orders.view import view_of
@@ -63,7 +64,7 @@ class Foresight:
     worth: Worth | None  # of the candidate that is advised
     advice: Advice
     dataset_md5: str
-    notes: tuple[str, ...] = ()
+    sampling: dict[str, Any]  # the job's, which the predictions rest on
 
     @property
     def candidate(self) -> tuple[Candidate, Prediction] | None:
@@ -83,7 +84,7 @@ def foresee(job: Job, say: Callable[[str], None] = lambda _: None) -> Foresight:
     Raises:
         OrderproofError: prompts or model that no trial could use; routes or costs of others.
     """
-    model = read_model(job.model_path, job.model)
+    model = read_model(job.model_path, job.model, job.adapters)
     say("checking the prompts")
     prompts = validate_prompts(job, job.root / "reports" / "validation" / job.name)
     md5, current = recording.current_order(job, prompts)
@@ -107,6 +108,7 @@ def foresee(job: Job, say: Callable[[str], None] = lambda _: None) -> Foresight:
         worth=_worth(job, plan, forecast, advice),
         advice=advice,
         dataset_md5=md5,
+        sampling=job.sampling,
     )
 
 
@@ -136,15 +138,26 @@ def _forecast(
     if len(routes) >= 2 * LEAST_PROMPTS:
         say("asking them of prompts that they did not learn from")
         choices = choose([one.spec for one in possible], view, routes, served, setting, job.measure.seed)
+        if len(sample) < len(prompts):
+            predictions = _unlearned(possible, predictions, choices)
     return Forecast(
         captured=len(sample),
         costs=known,
         candidates=possible,
         predictions=tuple(predictions),
         choices=choices,
-        shuffled_s=shuffled * len(prompts) / len(sample),
+        shuffled_s=shuffled * len(prompts) / len(sample) / job.engine.replicas,
         impossible=tuple(one for one in made if one.order is None),
     )
+
+
+def _unlearned(made: Sequence[Candidate], predictions: Sequence[Prediction], choices: Choices) -> list[Prediction]:
+    """Predictions for a job most of whose prompts taught nothing."""
+    saved = {choice.spec: choice.saved for choice in choices.ranked}
+    return [
+        unlearned(foretold, saved[one.spec]) if one.learns_from_routes else foretold
+        for one, foretold in zip(made, predictions, strict=True)
+    ]
 
 
 def loads_of(job: Job, prompts: TokenizedPrompts, routes: Routes, source: CapturedRoutes) -> list[Load]:
@@ -163,5 +176,10 @@ def _worth(job: Job, plan: Plan, forecast: Forecast | None, advice: Advice) -> W
     pairs = zip(forecast.candidates, forecast.predictions, strict=True)
     candidate, foretold = next(pair for pair in pairs if pair[0].name == advice.candidate)
     ordering_s = candidate.seconds * plan.prompts_total / forecast.captured
-    gain = (foretold.gain, foretold.low, foretold.high)
-    return worth(gain, forecast.shuffled_s, ordering_s, plan.rule, len(plan.orders), job.reporting)
+    # What is won is won over today's order, which may group already: then it is an arm of the trial itself.
+    control = plan.orders[CONTROL]
+    grouped = control is not None and control.method == "file"
+    today = next(one.gain for one in forecast.predictions if one.name == "file") if grouped else 0.0
+    gain, low, high = ((1 + one) / (1 + today) - 1 for one in (foretold.gain, foretold.low, foretold.high))
+    today_s = forecast.shuffled_s / (1 + today)
+    return worth((gain, low, high), today_s, ordering_s, plan.rule, len(plan.orders), job.reporting)

@@ -5,14 +5,15 @@ nothing of jobs, signals or trials; runs no model.
 
 The gain of an order is wall(shuffled) / wall(order) − 1, where a pass's wall is the sum of its steps' costs. Its
 interval holds two things that are not known: the cost of an expert (the fit's standard error) and which shuffle it is
-compared with. That a sample thins the groups which a whole file has is not in it, and makes the prediction a low one.
+compared with. What an order learned from the very prompts that it is asked of is taken off (`unlearned`). That a sample
+thins the groups which a whole file has is not in it, and makes the prediction a low one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +63,20 @@ def predict(
     tallies = {name: tally([loads[k] for k in sent.tolist()], source, setting) for name, sent in orders.items()}
     wall_s = float(np.mean([one.wall_s(costs) for one in shuffled]))
     return [_prediction(name, one, shuffled, costs, expert_ms_se) for name, one in tallies.items()], wall_s
+
+
+def unlearned(one: Prediction, saved: float) -> Prediction:
+    """What is left of a prediction for prompts that the order did not learn from.
+
+    Args:
+        saved: share of the experts that the same way to order saves of such prompts. The logarithm of the gain shrinks
+            as the saving does; the upper bound stays, because the captured prompts are in the job, too.
+    """
+    if one.experts_saved <= 0:
+        return one
+    left = min(1.0, max(0.0, saved / one.experts_saved))
+    gain, low = (math.expm1(left * math.log1p(value)) for value in (one.gain, one.low))
+    return replace(one, gain=gain, low=min(low, one.low))
 
 
 def _prediction(

@@ -18,6 +18,7 @@ from ruamel.yaml import YAML
 from orderproof.flows import cli
 from orderproof.tasks.evidence import Trial, write_verdict
 from orderproof.tasks.judgement import judge
+from tests.tasks.foresight.foreseen import calibrated, make_job
 from tests.tasks.signals.test_embedding_table import save
 from tests.tasks.tiny_tokenizer import save_model
 from tests.tasks.trial_maker import make_trial
@@ -152,7 +153,7 @@ def test_no_command_at_all_is_wrong_usage(run: Run) -> None:
 
 # -- wrong usage -------------------------------------------------------------------------------------------------------
 
-OF_A_JOB = ("measure", "generate", "reproduce", "decide", "demote", "validate", "status", "log")
+OF_A_JOB = ("plan", "measure", "generate", "reproduce", "decide", "demote", "validate", "status", "log")
 
 
 @pytest.mark.parametrize("command", OF_A_JOB)
@@ -181,7 +182,7 @@ def test_words_that_no_command_knows_are_wrong_usage(run: Run, project: Path, ar
     assert "Traceback" not in result.err
 
 
-@pytest.mark.parametrize("command", ["measure", "reproduce", "validate"])
+@pytest.mark.parametrize("command", ["plan", "capture", "lossy", "measure", "reproduce", "validate"])
 def test_a_missing_model_is_told_before_anything_starts(run: Run, project: Path, command: str) -> None:
     run(command, "it").refuses(1, "is not a model's folder", "hf download")
 
@@ -355,6 +356,46 @@ def test_a_doctor_without_a_project_still_looks_at_the_rest(run: Run) -> None:
     assert result.code == 1
     assert "params.yaml does not exist" in result.out
     assert "ok    Python" in result.out
+
+
+# -- plan --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_without_a_job_is_the_inventory(run: Run, project: Path) -> None:
+    assert run("plan").out == run("status").out
+    assert run("plan", "--json").out == run("status", "--json").out
+
+
+def test_a_plan_says_what_to_do_and_where_it_is_kept(run: Run, tmp_path: Path) -> None:
+    make_job(tmp_path, captured=32)
+    result = run("plan", "it")
+    assert result.code == 0
+    assert result.out.startswith("it: CAPTURE\n")
+    assert "orderproof capture it" in result.out.splitlines()[1]
+    assert f"kept in {tmp_path / 'reports' / 'plan' / 'it'}" in result.out
+
+
+def test_a_plan_for_machines_is_the_document_that_is_kept(run: Run, tmp_path: Path) -> None:
+    make_job(tmp_path, captured=32, engine={"args": {"max_num_seqs": 512}})
+    told = run("plan", "it", "--json").json
+    assert (told["schema"], told["advice"]["answer"]) == ("orderproof/plan/1", "don't")
+    assert json.loads((tmp_path / "reports" / "plan" / "it" / "plan.json").read_text()) == told
+
+
+def test_a_plan_with_routes_of_another_model_is_told(run: Run, tmp_path: Path) -> None:
+    job = make_job(tmp_path, captured=32)
+    calibrated(job)
+    config = job.model_path / "config.json"
+    config.write_text(config.read_text() + "\n")
+    run("plan", "it").refuses(1, "of another model", "orderproof capture it")
+
+
+def test_a_plan_with_damaged_routes_is_told(run: Run, tmp_path: Path) -> None:
+    job = make_job(tmp_path, captured=32)
+    calibrated(job)
+    routes = job.data_dir / "routes.parquet"
+    routes.write_bytes(routes.read_bytes()[: routes.stat().st_size // 2])
+    run("plan", "it").refuses(1, "routes.parquet", "orderproof capture")
 
 
 # -- order and restore -------------------------------------------------------------------------------------------------

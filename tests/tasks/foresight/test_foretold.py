@@ -23,7 +23,7 @@ def job_with_plan(root: Path, **changes: Any) -> Job:
         {"order": {"method": "label"}, "gain": 0.2, "low": 0.18, "high": 0.22},
     ]
     costs = {"model": MOE.fingerprint, "args": job.engine.args}
-    plan = {"dataset_md5": "md5", "forecast": {"costs": costs, "orders": orders}, **changes}
+    plan = {"dataset_md5": "md5", "sampling": job.sampling, "forecast": {"costs": costs, "orders": orders}, **changes}
     write_atomically(plan_dir(job) / PLAN_FILE, json.dumps(plan))
     return job
 
@@ -36,7 +36,9 @@ def test_a_plan_of_something_else_foretells_nothing(tmp_path: Path) -> None:
     job = job_with_plan(tmp_path)
     other_order = job.model_copy(update={"order": job.order.model_copy(update={"window": 64})})
     other_batch = job.model_copy(update={"engine": job.engine.model_copy(update={"args": {"max_num_seqs": 4}})})
+    longer = job.model_copy(update={"sampling": {**job.sampling, "max_tokens": 512}})
     assert read_foretold(job, MOE, "other prompts") is None
+    assert read_foretold(longer, MOE, "md5") is None
     assert read_foretold(job, replace(MOE, fingerprint="other"), "md5") is None
     assert read_foretold(other_order, MOE, "md5") is None
     assert read_foretold(other_batch, MOE, "md5") is None

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
-from orderproof.tasks.foresight.prediction import SHUFFLES, predict
+from orderproof.tasks.foresight.prediction import SHUFFLES, Prediction, predict, unlearned
 from orderproof.tasks.routing.experts import BitSets
 from orderproof.tasks.routing.replay import Load
 from orderproof.tasks.routing.step_costs import StepCosts
@@ -81,3 +83,20 @@ def test_the_interval_reaches_from_one_cost_of_an_expert_to_the_other() -> None:
 def test_the_same_question_has_the_same_answer() -> None:
     answers = [predict({"sorted": SORTED}, LOADS, OneExpertPerGroup(), Setting(BATCH), COSTS, seed=3) for _ in range(2)]
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
+    ("held_out", "gain", "low"),
+    [(0.4, 0.21, 0.15), (0.5, 0.21, 0.15), (0.2, 0.1, math.sqrt(1.15) - 1), (0.0, 0.0, 0.0), (-0.1, 0.0, 0.0)],
+)
+def test_a_gain_shrinks_as_what_is_saved_of_prompts_that_taught_nothing(
+    held_out: float, gain: float, low: float
+) -> None:
+    left = unlearned(Prediction("learned", 0.21, 0.15, 0.27, 0.4, 20.0), held_out)
+    assert (left.gain, left.low, left.high) == pytest.approx((gain, low, 0.27))
+
+
+@pytest.mark.parametrize("saved", [0.0, -0.05])
+def test_what_saves_nothing_has_learned_nothing_to_take_off(saved: float) -> None:
+    one = Prediction("learned", -0.02, -0.04, 0.0, saved, 20.0)
+    assert unlearned(one, 0.1) == one

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from orderproof.tasks.files import md5_of
 from orderproof.tasks.models import fingerprint
 from orderproof.tasks.orders import PromptView, view_of
 from orderproof.tasks.routing.routes import Routes, RoutesRecord, write_routes
@@ -18,6 +20,14 @@ from tests.tasks.tiny_tokenizer import save_model
 
 LAYERS, EXPERTS, TOP_K = 2, 16, 2
 PROMPT_TOKENS, DECODE_TOKENS = 6, 12
+CONFIG = {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "max_position_embeddings": 512,
+    "num_hidden_layers": LAYERS,
+    "num_experts": EXPERTS,
+    "num_experts_per_tok": TOP_K,
+}
 KINDS = ("aeiou", "bcdfg")  # of what letters a kind's words are made
 
 
@@ -38,15 +48,24 @@ class Routed:
 
 
 def make_routed(folder: Path, captured: int = 80, others: int = 20, seed: int = 0) -> Routed:
-    """Half of the prompts is of each kind, in random order; a kind keeps to its half of the experts, mostly."""
+    """Half of the prompts is of each kind, in random order; a kind keeps to its half of the experts, mostly.
+
+    The folder also gets them as prompts.jsonl.
+    """
     random = np.random.default_rng(seed)
     save(folder / "model" / "model.safetensors", model__embed_tokens__weight=random.normal(size=(300, 16)).astype("f4"))
     save_model(folder / "model")
+    (folder / "model" / "config.json").write_text(json.dumps(CONFIG))
     kinds = random.permutation(np.arange(captured + others) % 2).tolist()
     prompts = [{"id": f"p{i}", "text": _text(kind, random), "label": KINDS[kind]} for i, kind in enumerate(kinds)]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts))
     served = Served(folder / "model", None, folder / ROUTES_FILE)
     record = RoutesRecord(
-        model=fingerprint(folder / "model"), dataset_md5="md5", layers=LAYERS, experts=EXPERTS, top_k=TOP_K
+        model=fingerprint(folder / "model"),
+        dataset_md5=md5_of(folder / "prompts.jsonl"),
+        layers=LAYERS,
+        experts=EXPERTS,
+        top_k=TOP_K,
     )
     with write_routes(folder / ROUTES_FILE, record) as writer:
         for i in range(captured):

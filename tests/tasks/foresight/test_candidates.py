@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from orderproof.tasks.foresight import candidates
+from orderproof.tasks.foresight.candidates import candidates_of, name_of
+from orderproof.tasks.jobs import Job, OrderSpec
+from orderproof.tasks.orders import view_of
+from orderproof.tasks.signals.served import Served
+from tests.tasks.signals.routed import Routed, make_routed
+from tests.tasks.trial_maker import make_job
+
+FREE = ["file", "length", "label", "label, windows of 64"]
+SIGNALS = [f"cluster by {signal}" for signal in ("lexical", "token", "embedding", "fingerprint", "predicted")]
+
+
+@pytest.fixture(scope="module")
+def routed(tmp_path_factory: pytest.TempPathFactory) -> Routed:
+    return make_routed(tmp_path_factory.mktemp("routed"), captured=40, others=8)
+
+
+def names(job: Job, prompts: list[dict[str, str]]) -> list[str]:
+    return [name_of(spec) for spec in candidates._specs(job, view_of(prompts))]
+
+
+def test_ways_to_order_come_from_free_to_dear(tmp_path: Path, routed: Routed) -> None:
+    assert names(make_job(tmp_path), routed.prompts) == [*FREE, *SIGNALS, "greedy by predicted"]
+
+
+@pytest.mark.parametrize("labels", [{}, {"label": "one"}])
+def test_where_labels_tell_nothing_there_is_no_label_order(tmp_path: Path, labels: dict[str, str]) -> None:
+    assert names(make_job(tmp_path), [{"text": "a", **labels}, {"text": "b", **labels}])[:3] == [*FREE[:2], SIGNALS[0]]
+
+
+def test_the_jobs_own_order_is_among_them_with_its_own_parameters(tmp_path: Path, routed: Routed) -> None:
+    own = {"method": "cluster", "signal": "token", "clusters": 5, "window": 16}
+    specs = candidates._specs(make_job(tmp_path, order=own), routed.view)
+    assert specs[-1] == OrderSpec.model_validate(own)
+    assert {spec.clusters for spec in specs if spec.method == "cluster"} == {5}
+    same = candidates._specs(make_job(tmp_path, order={**own, "window": None}), routed.view)
+    assert len(same) == len(specs) - 1
+
+
+def test_an_order_that_cannot_be_made_says_why_and_the_others_are_made(
+    tmp_path: Path, routed: Routed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways = [OrderSpec(method="label"), OrderSpec(signal="token"), OrderSpec(signal="predicted")]
+    monkeypatch.setattr(candidates, "_specs", lambda job, prompts: ways)
+    view = view_of(routed.prompts, Served(routed.served.model, None, tmp_path / "none.parquet"))
+    label, token, predicted = candidates_of(make_job(tmp_path), view, "md5")
+    for made in (label, token):
+        assert made.problem is None
+        assert made.order is not None
+        assert sorted(made.order.permutation.tolist()) == np.arange(48).tolist()
+    assert predicted.order is None
+    assert "orderproof capture JOB" in (predicted.problem or "")
+    assert [one.learns_from_routes for one in (label, token, predicted)] == [False, False, True]

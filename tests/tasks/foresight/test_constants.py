@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orderproof.tasks.foresight.constants import costs_path, read_costs
+from orderproof.tasks.jobs import Job
+from orderproof.tasks.routing import RoutingError
+from tests.tasks.foresight.foreseen import COSTS, calibrated, model_of
+from tests.tasks.foresight.foreseen import make_job as make_captured
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    job = make_captured(tmp_path_factory.mktemp("constants"), captured=32)
+    calibrated(job)
+    return job
+
+
+def test_what_was_fitted_is_read_again(job: Job) -> None:
+    known = read_costs(job, model_of(job))
+    assert known is not None
+    assert known.costs == COSTS
+    assert (known.steps, known.r_squared, known.expert_ms_of_bandwidth) == (400, 0.9, 0.05)
+
+
+def test_a_job_that_was_never_timed_has_no_constants(job: Job) -> None:
+    assert read_costs(job.model_copy(update={"name": "other"}), model_of(job)) is None
+
+
+def test_constants_of_something_else_are_told_apart(job: Job) -> None:
+    other = job.model_copy(update={"engine": job.engine.model_copy(update={"args": {"max_num_seqs": 4}})})
+    with pytest.raises(RoutingError, match=r"of another model\. Fit them again with `orderproof capture it`"):
+        read_costs(job, replace(model_of(job), fingerprint="other"))
+    with pytest.raises(RoutingError, match=r"of other engine\.args"):
+        read_costs(other, model_of(job))
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '{"schema_version": "x"}'])
+def test_a_damaged_file_is_named_with_what_to_do(job: Job, tmp_path: Path, content: str) -> None:
+    broken = job.model_copy(update={"root": tmp_path})
+    costs_path(broken).parent.mkdir(parents=True)
+    costs_path(broken).write_text(content)
+    with pytest.raises(RoutingError, match=r"step_costs\.json cannot be read.*orderproof capture it"):
+        read_costs(broken, model_of(job))

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from orderproof.tasks.foresight import candidates
+from orderproof.tasks.foresight.foretold import read_foretold
+from orderproof.tasks.foresight.page import PICTURE_FILE, as_json, lines, write_foresight
+from orderproof.tasks.foresight.planning import Foresight, foresee
+from orderproof.tasks.jobs import Job, OrderSpec
+from tests.tasks.foresight.foreseen import calibrated, make_job, model_of
+
+WAYS = [OrderSpec(method="file"), OrderSpec(method="label"), OrderSpec(method="greedy")]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Foresight]:
+    job = make_job(tmp_path_factory.mktemp("plan"))
+    calibrated(job)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(candidates, "_specs", lambda job, prompts: WAYS)
+        return job, foresee(job)
+
+
+def test_the_answer_comes_first_and_all_that_it_rests_on_after_it(seen: tuple[Job, Foresight]) -> None:
+    _, foresight = seen
+    first, reason, _, *rest = lines(foresight)
+    said = "\n".join(rest)
+    assert first == "it: MEASURE"
+    assert "label, is predicted to gain +" in reason
+    for fact in (
+        "model      2 layers of 16 experts, top-2",
+        "batch      8 sequences, 20 full ones",
+        "order      today file, which is like a shuffle",
+        "1.00 ms at batch 8 + 100.0 ± 2.0 µs per expert, 2.0 times what reading its bytes takes",
+        "from the routes of 160 prompts, against shuffled:",
+        "greedy by the real routes",
+        "greedy by embedding          not possible: the order `greedy` adds up experts",
+        "looks at 5, 10 blocks",
+        'next       jobs.it.order: {"method": "label"} in params.yaml, then `orderproof measure it`',
+    ):
+        assert fact in said
+    assert re.search(r"^  label +-\d+\.\d% +-\d+\.\d%   \+\d+\.\d% \(\+\d+\.\d% to \+\d+\.\d%\)", said, re.MULTILINE)
+    assert "the trial is paid back after" in said
+
+
+def test_a_refused_job_has_no_next_step(seen: tuple[Job, Foresight]) -> None:
+    _, foresight = seen
+    advice = replace(foresight.advice, answer="don't", reason="it is dense", candidate=None)
+    model, facts = replace(foresight.model, moe=None, toy=True), replace(foresight.facts, moe=None)
+    dense = replace(foresight, advice=advice, model=model, facts=facts, forecast=None, worth=None)
+    first, reason, *rest = lines(dense)
+    assert first.startswith("it: DON'T  [toy model")
+    assert reason == "  it is dense"
+    assert "dense" in rest[1]
+    assert not any("next" in line or "worth" in line for line in rest)
+
+
+def test_a_plan_for_machines_has_a_stable_shape(seen: tuple[Job, Foresight]) -> None:
+    told = json.loads(json.dumps(as_json(seen[1]), allow_nan=False))
+    assert set(told) == {
+        "schema", "job", "toy", "dataset_md5", "sampling", "model", "facts", "looks", "detectable_gain", "advice",
+        "order", "worth", "forecast",
+    }  # fmt: skip
+    assert (told["schema"], told["job"], told["order"]) == ("orderproof/plan/1", "it", {"method": "label"})
+    assert told["advice"]["answer"] == "measure"
+    assert [one["name"] for one in told["forecast"]["orders"]] == ["file", "label"]
+    assert list(told["forecast"]["impossible"]) == ["greedy by embedding"]
+    for one in told["forecast"]["orders"]:
+        assert one["low"] <= one["gain"] <= one["high"]
+        assert OrderSpec.model_validate(one["order"]) in WAYS
+    assert 0 < told["worth"]["saved_low_s"] < told["worth"]["saved_s"] < told["worth"]["saved_high_s"]
+
+
+def test_the_next_trial_reads_what_the_plan_foretold(seen: tuple[Job, Foresight]) -> None:
+    job, foresight = seen
+    folder = write_foresight(job, foresight)
+    assert (folder / PICTURE_FILE).read_bytes().startswith(b"\x89PNG")
+    assert foresight.candidate is not None
+    _, predicted = foresight.candidate
+    foretold = read_foretold(job, model_of(job), foresight.dataset_md5)
+    assert foretold is not None
+    assert (foretold.gain, foretold.low, foretold.high) == (predicted.gain, predicted.low, predicted.high)
+    unlike = job.model_copy(update={"order": OrderSpec(method="length")})
+    assert read_foretold(unlike, model_of(job), foresight.dataset_md5) is None

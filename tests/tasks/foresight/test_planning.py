@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orderproof.tasks.files import md5_of
+from orderproof.tasks.foresight import candidates
+from orderproof.tasks.foresight.planning import Foresight, foresee, loads_of
+from orderproof.tasks.foresight.prediction import Prediction
+from orderproof.tasks.jobs import Job, OrderSpec
+from orderproof.tasks.orders import PromptView
+from orderproof.tasks.prompts import read_prompts, tokenize
+from orderproof.tasks.routing import RoutingError
+from orderproof.tasks.routing.routes import open_routes
+from orderproof.tasks.routing.source import captured_routes
+from tests.tasks.foresight.foreseen import calibrated, make_job, model_of, recaptured
+
+WAYS = [OrderSpec(method="file"), OrderSpec(method="label"), OrderSpec(signal="predicted", clusters=2)]
+
+
+@pytest.fixture(autouse=True)
+def few_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ways: test_candidates.py."""
+
+    def specs(job: Job, prompts: PromptView) -> list[OrderSpec]:
+        return WAYS
+
+    monkeypatch.setattr(candidates, "_specs", specs)
+
+
+def seen(root: Path, **how: Any) -> tuple[Job, Foresight]:
+    job = make_job(root, **how)
+    calibrated(job)
+    return job, foresee(job)
+
+
+def test_a_job_of_two_kinds_is_advised_to_be_measured_in_the_cheapest_order_that_parts_them(tmp_path: Path) -> None:
+    _, foresight = seen(tmp_path)
+    forecast, candidate, worth = foresight.forecast, foresight.candidate, foresight.worth
+    assert (foresight.advice.answer, foresight.advice.candidate) == ("measure", "label")
+    assert forecast is not None
+    assert candidate is not None
+    assert worth is not None
+    assert [one.name for one in forecast.candidates] == [one.name for one in forecast.predictions]
+    assert forecast.captured == 160
+    gain = candidate[1].gain
+    assert 0.05 < gain < 0.6
+    assert worth.saved_s == pytest.approx(forecast.shuffled_s * gain / (1 + gain))
+    assert worth.trial_s == pytest.approx(foresight.rule.looks[-1] * 2 * forecast.shuffled_s)
+    assert forecast.choices is not None
+    assert forecast.choices.headroom > 0.15
+
+
+def test_what_a_file_that_is_grouped_gains_already_is_not_returned_again(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    prompts = [json.loads(line) for line in job.prompts_path.read_text().splitlines()]
+    # Grouped but for the last quarter: the trial's control, and the sorted order still gains over it.
+    kinds = sorted(prompts[:120], key=lambda prompt: prompt["label"]) + prompts[120:]
+    job.prompts_path.write_text("".join(json.dumps(prompt) + "\n" for prompt in kinds))
+    recaptured(job)
+    calibrated(job)
+    foresight = foresee(job)
+    forecast, candidate = foresight.forecast, foresight.candidate
+    assert foresight.facts.grouped
+    assert forecast is not None
+    assert candidate is not None
+    assert foresight.worth is not None
+    file = forecast.predictions[0].gain
+    assert 0.02 < file < candidate[1].gain
+    assert foresight.worth.today_s == pytest.approx(forecast.shuffled_s / (1 + file))
+    assert foresight.worth.saved_s == pytest.approx(
+        forecast.shuffled_s / (1 + file) - forecast.shuffled_s / (1 + candidate[1].gain)
+    )
+
+
+def test_a_sample_speaks_for_the_whole_job_but_not_for_what_was_learned_from_it(tmp_path: Path) -> None:
+    (_, part), (_, whole) = (
+        seen(tmp_path / name, captured=160, others=others) for name, others in (("a", 160), ("b", 0))
+    )
+    assert part.forecast is not None
+    assert whole.forecast is not None
+    assert part.forecast.captured == whole.forecast.captured == 160
+    assert part.forecast.shuffled_s == pytest.approx(2 * whole.forecast.shuffled_s, rel=0.05)
+    _, label, learned = part.forecast.predictions
+    assert (label.name, learned.name) == ("label", "cluster by predicted")
+    assert upward(label) == pytest.approx(0, abs=1e-9)
+    assert upward(learned) > 1e-4, "less is foretold of prompts that it did not learn from, and no less is possible"
+    assert all(upward(one) == pytest.approx(0, abs=1e-9) for one in whole.forecast.predictions)
+
+
+def upward(one: Prediction) -> float:
+    """By how much an interval of log gains reaches further up than down."""
+    low, gain, high = (math.log1p(value) for value in (one.low, one.gain, one.high))
+    return (high - gain) - (gain - low)
+
+
+def test_replicas_share_the_job(tmp_path: Path) -> None:
+    (_, one), (_, two) = (
+        seen(tmp_path / str(replicas), engine={"args": {"max_num_seqs": 8}, "replicas": replicas})
+        for replicas in (1, 2)
+    )
+    assert one.forecast is not None
+    assert two.forecast is not None
+    assert two.forecast.shuffled_s == pytest.approx(one.forecast.shuffled_s / 2)
+
+
+def test_without_routes_or_costs_a_capture_is_advised(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    assert foresee(job).advice.answer == "capture"
+    calibrated(job)
+    assert foresee(job).advice.answer == "measure"
+    (job.data_dir / "routes.parquet").unlink()
+    foresight = foresee(job)
+    assert (foresight.advice.answer, foresight.forecast, foresight.worth) == ("capture", None, None)
+
+
+def test_a_job_that_no_order_helps_is_refused_without_replaying_anything(tmp_path: Path) -> None:
+    _, foresight = seen(tmp_path, engine={"args": {"max_num_seqs": 512}})
+    assert foresight.advice.answer == "don't"
+    assert "run at once in one batch of 512" in foresight.advice.reason
+    assert (foresight.forecast, foresight.worth, foresight.candidate) == (None, None, None)
+
+
+def test_routes_of_other_prompts_are_told(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    calibrated(job)
+    with job.prompts_path.open("a") as file:
+        file.write('{"id": "late", "text": "aeio", "label": "aeiou"}\n')
+    with pytest.raises(RoutingError, match="captured from other prompts"):
+        foresee(job)
+
+
+@pytest.mark.parametrize(("ignore_eos", "generated"), [(True, 40), (False, 13)])
+def test_lengths_are_those_that_were_seen_unless_the_job_fixes_them(
+    tmp_path: Path, ignore_eos: bool, generated: int
+) -> None:
+    job = make_job(tmp_path, sampling={"max_tokens": 40, "ignore_eos": ignore_eos}, captured=32)
+    prompts = tokenize(job, read_prompts(job.prompts_path))
+    with open_routes(job.data_dir / "routes.parquet", model_of(job), md5_of(job.prompts_path)) as routes:
+        loads = loads_of(job, prompts, routes, captured_routes(routes, prompts.ids))
+    assert {load.generated for load in loads} == {generated}
+    assert [load.prompt_tokens for load in loads] == prompts.lengths.tolist()
