@@ -24,11 +24,12 @@ from orderproof.tasks.files import write_atomically
 from orderproof.tasks.jobs import Job, OrderSpec
 from orderproof.tasks.judgement import is_vacuous
 from orderproof.tasks.models import ModelFacts
-from orderproof.tasks.orders import Order, make_order
+from orderproof.tasks.orders import Order, make_order, view_of
 from orderproof.tasks.outputs import OutputChange, PassOutputs, compare
 from orderproof.tasks.outputs.scorers import score
 from orderproof.tasks.plan import measured_prompts, restrict
 from orderproof.tasks.prompts import TokenizedPrompts
+from orderproof.tasks.signals.served import Served
 from orderproof.tasks.trial import toss
 from orderproof.tasks.verdict import Rule, estimate
 
@@ -103,7 +104,7 @@ def compare_lossy(
         LossyError: k0 that changes nothing or is none, or a request that the engine refused.
     """
     top_k = refuse_k0(model, k0)
-    chosen = make_order(job.order, prompts, dataset_md5)
+    chosen = make_order(job.order, view_of(prompts, Served.by(job)), dataset_md5)
     picked = measured_prompts(chosen.permutation, job.measure.prompts, job.engine.max_num_seqs)
     few, candidate = prompts.take(picked), restrict(chosen, picked)
     _run(job, few, candidate.permutation[: WARM_UP_BATCHES * job.engine.max_num_seqs], engine, None, "warm-up")

@@ -16,7 +16,9 @@ from orderproof.tasks.engines import Completion, Failure, Output, Request
 from orderproof.tasks.jobs import EngineSpec, Job, MeasureSpec, OrderSpec
 from orderproof.tasks.lossy import LOSSY, SORTED, SORTED_LOSSY, LossyError, LossyReport, compare_lossy
 from orderproof.tasks.models import ModelFacts
+from orderproof.tasks.prompts import read_prompts, tokenize
 from tests.tasks.fake_engine import MOE, mixed, prompts_of
+from tests.tasks.foresight.foreseen import make_job
 
 PROMPTS, BATCH = 48, 8
 RATE = {SORTED: 1.2, LOSSY: 1.1, SORTED_LOSSY: 1.3}
@@ -126,6 +128,13 @@ def test_without_references_the_page_says_that_nothing_was_scored(job: Job) -> N
     engine: Any = ToldEngine()
     report = compare_lossy(job, MOE, prompts, "md5", engine, 2, 5)
     assert "not scored" in "\n".join(lossy.lines(report))
+
+
+def test_an_order_may_need_the_served_model(tmp_path: Path) -> None:
+    job = make_job(tmp_path, captured=40, order={"method": "cluster", "signal": "token", "clusters": 2})
+    engine: Any = ToldEngine()
+    report = compare_lossy(job, MOE, tokenize(job, read_prompts(job.prompts_path)), "md5", engine, 2, 5)
+    assert (report.order, report.prompts) == ("cluster", 40)
 
 
 @pytest.mark.parametrize("k0", [0, 4, 9])
