@@ -29,9 +29,10 @@ from orderproof.tasks.routing.published import (
     SEED,
     costs_from_throughput,
 )
-from orderproof.tasks.routing.replay import Load, replay
+from orderproof.tasks.routing.replay import Load
 from orderproof.tasks.routing.step_costs import StepCosts
 from orderproof.tasks.routing.synthetic import RoutingShape, SyntheticRoutes
+from orderproof.tasks.routing.tally import Setting, tally
 
 PROMPTS, TOKENS = 768, 256
 PROMPT_TOKENS, BATCHED_TOKENS = 100, 8192
@@ -89,8 +90,7 @@ class Study:
 
     def _wall_ms(self, order: NDArray[np.int64], batch: int, devices: int) -> float:
         loads = (Load(number, PROMPT_TOKENS, TOKENS) for number in order.tolist())
-        lots = replay(loads, self._source, batch, BATCHED_TOKENS, devices)
-        return sum(float(self._costs.ms(lot.running, lot.experts, lot.prefill_tokens).sum()) for lot in lots)
+        return 1000 * tally(loads, self._source, Setting(batch, BATCHED_TOKENS, devices)).wall_s(self._costs)
 
     @staticmethod
     def _shuffle(seed: int) -> NDArray[np.int64]:
@@ -124,9 +124,7 @@ def lines() -> Iterator[str]:
         )
     yield ""
     yield "gpt-oss-120b; cost per expert and throughput are not published, so: if a step were nothing but its experts"
-    even, uneven = (
-        Study(shape, StepCosts((1,), (0.0,), 1.0, "nothing else")) for shape in (GPT_OSS_EVEN, GPT_OSS_UNEVEN)
-    )
+    even, uneven = experts_alone(GPT_OSS_EVEN), experts_alone(GPT_OSS_UNEVEN)
     for cell in GPT_OSS_CELLS:
         yield (
             f"{cell.what:24} batch {cell.batch:3d}   published {cell.published:+6.1%}   "

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from orderproof.tasks.jobs import OrderSpec, load_job
@@ -33,12 +34,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="sequences that run at once; default: the job's max_num_seqs")
     options = parser.parse_args()
     job = load_job(options.params, options.job)
-    served, batch = Served.by(job), options.batch or job.engine.max_num_seqs
+    served, setting = Served.by(job), Setting.of(job)
+    setting = replace(setting, batch=options.batch or setting.batch)
     view = view_of(tokenize(job, read_prompts(job.prompts_path)), served)
     specs = candidates(view)
     with open_routes(_routes(served), read_model(job.model_path, job.model), dataset_md5(job.prompts_path)) as routes:
-        choices = choose(specs, view, routes, served, Setting(batch))
-    print(f"{job.name}, {batch} at once: {choices.shuffled:.1f} experts per layer and step shuffled", end=", ")
+        choices = choose(specs, view, routes, served, setting)
+    print(f"{job.name}, {setting.batch} at once: {choices.shuffled:.1f} experts per layer and step shuffled", end=", ")
     print(f"{choices.oracle:.1f} by the oracle ({choices.headroom:.1%} saved)")
     print(f"{'method':<9}{'signal':<13}{'clusters':>8}{'experts':>9}{'saved':>8}", end="")
     print(f"{'of oracle':>11}{'purity':>8}{'seconds':>9}")

@@ -86,7 +86,7 @@ def choose(
         orders.append(oracle(routes, held, setting.batch))
         shuffles = [shuffle(len(held), seed + k) for k in range(SHUFFLES)]
         found = [tally_captured(routes, held[order].tolist(), setting).experts_per_layer for order in orders + shuffles]
-        counted[:, half] = *found[:-SHUFFLES], np.mean(found[-SHUFFLES:])
+        counted[:, half] = [*found[:-SHUFFLES], float(np.mean(found[-SHUFFLES:]))]
     *means, best, shuffled = counted.mean(axis=1).tolist()
     choices = [Choice(spec, mean, 1 - mean / shuffled) for spec, mean in zip(specs, means, strict=True)]
     return Choices(tuple(sorted(choices, key=lambda choice: choice.experts_per_step)), shuffled, best)
