@@ -45,6 +45,11 @@ class KnownCosts(BaseModel):
     def costs(self) -> StepCosts:
         return StepCosts(self.batches, self.base_ms, self.expert_ms, self.source, self.prefill_token_ms)
 
+    @property
+    def times_bandwidth(self) -> float | None:
+        """The cost of an expert over the time to read its bytes: 1 where decode is bound by memory alone."""
+        return self.expert_ms / self.expert_ms_of_bandwidth if self.expert_ms_of_bandwidth else None
+
 
 def costs_path(job: Job) -> Path:
     return job.data_dir / COSTS_FILE

@@ -111,8 +111,7 @@ def _fact_lines(seen: Foresight) -> Iterator[str]:
 
 def _forecast_lines(forecast: Forecast) -> Iterator[str]:
     costs = forecast.costs
-    bandwidth = costs.expert_ms_of_bandwidth
-    near = f", {costs.expert_ms / bandwidth:.1f} times what reading its bytes takes" if bandwidth else ""
+    near = f", {costs.times_bandwidth:.1f} times what reading its bytes takes" if costs.times_bandwidth else ""
     yield (
         f"a step     {costs.base_ms[-1]:.2f} ms at batch {costs.batches[-1]:.0f} + {1000 * costs.expert_ms:.1f} ± "
         f"{1000 * costs.expert_ms_error:.1f} µs per expert{near} (R² {costs.r_squared:.2f}, {costs.steps} steps)"

@@ -66,11 +66,6 @@ class Calibration:
     def costs(self) -> StepCosts:
         return self.fit.costs
 
-    @property
-    def times_bandwidth(self) -> float | None:
-        """The cost of an expert over the time to read its bytes: 1 where decode is bound by memory alone."""
-        return self.costs.expert_ms / self.expert_ms_of_bandwidth if self.expert_ms_of_bandwidth else None
-
 
 def fit_costs(steps: TimedSteps, source: str) -> Fit:
     """Least squares, with Huber's weights: a base per batch size, a cost per expert, a cost per prompt token.

@@ -24,6 +24,8 @@ def test_what_was_fitted_is_read_again(job: Job) -> None:
     assert known is not None
     assert known.costs == COSTS
     assert (known.steps, known.r_squared, known.expert_ms_of_bandwidth) == (400, 0.9, 0.05)
+    assert known.times_bandwidth == pytest.approx(2)
+    assert known.model_copy(update={"expert_ms_of_bandwidth": None}).times_bandwidth is None
 
 
 def test_a_job_that_was_never_timed_has_no_constants(job: Job) -> None:
