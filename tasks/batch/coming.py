@@ -15,7 +15,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from orderproof.tasks.batch.checkpoint import CheckpointError
 from orderproof.tasks.batch.growing import GrowingCheckpoint
+from orderproof.tasks.files import sync_folder
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.orders import PromptView
 from orderproof.tasks.prompts.rows import Prompt, PromptError
@@ -93,13 +95,25 @@ def token_ids_of(tokenizer: Tokenizer, prompts: list[Prompt]) -> list[list[int] 
 
 
 def keep_streamed(job: Job, spool: Path) -> Job:
-    """Put what came of a stream beside the outputs that were made of it. Returns the job with these prompts."""
+    """Put what came of a stream beside the outputs that were made of it. Returns the job with these prompts.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
     kept = job.data_dir / STREAMED_FILE
     beside = kept.with_name(f".{kept.name}.part")
-    beside.unlink(missing_ok=True)
     try:
-        os.link(spool, beside)
-    except OSError:  # a file system without links
-        shutil.copyfile(spool, beside)
-    os.replace(beside, kept)
+        beside.unlink(missing_ok=True)
+        try:
+            os.link(spool, beside)
+        except OSError:  # a file system without links
+            shutil.copyfile(spool, beside)
+        os.replace(beside, kept)
+        beside.unlink(missing_ok=True)  # two names of one file, of which an earlier run made one, are not replaced
+        sync_folder(kept.parent)
+    except OSError as error:
+        raise CheckpointError(
+            f"{kept} cannot be written: {error.strerror}. The prompts are kept in {spool}, and all results: run the "
+            "same command again to go on"
+        ) from None
     return job.model_copy(update={"prompts": str(kept.relative_to(job.root))})

@@ -64,7 +64,11 @@ class PromptStream:
         self._fault: PromptError | None = None  # told once the windows before it were given
         self._number = self._end = 0  # lines and bytes in the spool
         self._using, self._closed = threading.RLock(), False
-        self._file = os.open(spool, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            self._file = os.open(spool, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            self._lines.close()
+            raise self._unwritable(error) from None
         try:
             self._recover()
         except BaseException:
@@ -125,7 +129,7 @@ class PromptStream:
                 raise self._fault
             if stop == start or self._closed:
                 return
-            os.fsync(self._file)
+            self._sync()
             yield range(start, stop)
             start = stop
 
@@ -187,7 +191,16 @@ class PromptStream:
             while written < len(line):
                 written += os.pwrite(self._file, line[written:], self._end + written)
         except OSError as error:
-            raise PromptError(self.spool, f"cannot be written: {error.strerror}", "Mend that", flaw="file") from None
+            raise self._unwritable(error) from None
+
+    def _sync(self) -> None:
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def _unwritable(self, error: OSError) -> PromptError:
+        return PromptError(self.spool, f"cannot be written: {error.strerror}", "Mend that", flaw="file")
 
     def _read(self, row: int) -> Prompt:
         start = self._offsets[row]

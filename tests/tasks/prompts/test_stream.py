@@ -190,3 +190,16 @@ def test_what_cannot_be_streamed_is_refused(pipe: Callable[[bytes], Path], tmp_p
     ):
         with pytest.raises(PromptError, match=told):
             PromptStream(Stream(source, follow_s), tmp_path / "spool").begins(0)
+
+
+def test_a_spool_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "prompts.jsonl").write_bytes(lines(0, 1))
+    with pytest.raises(PromptError, match="none/spool: cannot be written: No such file"):
+        PromptStream(Stream(str(tmp_path / "prompts.jsonl")), tmp_path / "none" / "spool")
+    with (
+        PromptStream(Stream(str(tmp_path / "prompts.jsonl")), tmp_path / "spool") as stream,
+        monkeypatch.context() as at,
+    ):
+        at.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(PromptError, match="spool: cannot be written: No space left"):
+            windows(stream)
