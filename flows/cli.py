@@ -370,7 +370,7 @@ def order(
     from orderproof.tasks.reorder import reorder_file
 
     spec = _order_spec(method, signal, window=window, clusters=clusters, seed=seed, embedding=embedding)
-    made = reorder_file(source, output, spec, served=_served(source, model, routes, params))
+    made = reorder_file(source, output, spec, served=_served(spec, source, model, routes, params))
     if output != "-":
         way = f"{made.method} ({spec.signal})" if "signal" in made.parameters else made.method
         _say(
@@ -502,13 +502,16 @@ def _purity_lines(purity: float | None) -> list[str]:
     return [] if purity is None else [f"purity: {purity:.1%} of prompts have the commonest label among 32 neighbours"]
 
 
-def _served(source: str, model: Path | None, routes: Path | None, params: Path) -> Served:
-    """The model that was named; else that of the first job in params.yaml whose prompts these are."""
-    from orderproof.tasks.signals.served import UNKNOWN, Served
+def _served(spec: OrderSpec, source: str, model: Path | None, routes: Path | None, params: Path) -> Served:
+    """The model that was named; else that of the first job in params.yaml whose prompts these are.
+
+    A params.yaml is looked at only where the signal needs it: the one that lies here may be another tool's.
+    """
+    from orderproof.tasks.signals.served import OF_TEXT_ALONE, UNKNOWN, Served
 
     if model is not None:
         return Served(model, routes=routes)
-    jobs = load_jobs(params).values() if params.exists() else ()
+    jobs = load_jobs(params).values() if spec.signal not in OF_TEXT_ALONE and params.exists() else ()
     of_job = (Served.by(job) for job in jobs if job.prompts_path.resolve() == Path(source).resolve())
     known = next(of_job, UNKNOWN)
     return known if routes is None else dataclasses.replace(known, routes=routes)

@@ -11,6 +11,7 @@ from pathlib import Path
 from orderproof.tasks.jobs import Job
 
 ROUTES_FILE = "routes.parquet"
+OF_TEXT_ALONE = ("embedding", "lexical")  # signals that need nothing of the served model
 
 
 @dataclass(frozen=True)

@@ -457,6 +457,12 @@ def test_the_model_is_that_of_the_job_whose_prompts_these_are(run: Run, prompts:
     run("order", prompts, "--method", "predicted", "-o", "sorted.jsonl").refuses(1, "orderproof capture JOB")
 
 
+def test_another_tool_s_params_file_is_none_of_an_order_s_business(run: Run, prompts: Path) -> None:
+    Path("params.yaml").write_text("train: {epochs: 3}\n")
+    assert run("order", prompts, "--method", "label", "-o", "sorted.jsonl").code == 0
+    run("order", prompts, "--method", "token", "-o", "sorted.jsonl").refuses(2, "params.yaml")
+
+
 def test_standard_streams_carry_rows_alone(run: Run, prompts: Path) -> None:
     ordered = run("order", prompts, "-o", "-", "--method", "label")
     Path("sorted.jsonl").write_text(ordered.out)
