@@ -24,10 +24,9 @@ from orderproof.tasks.files import atomic_file
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.orders import Order, PromptView, Windows, make_order
 from orderproof.tasks.orders.view import text_of
+from orderproof.tasks.prompts.arriving import BYTE_ORDER_MARK, STANDARD_STREAM
 from orderproof.tasks.prompts.ids import SeenKeys, id_key
 from orderproof.tasks.prompts.row_files import (
-    BYTE_ORDER_MARK,
-    STANDARD_STREAM,
     Row,
     Rows,
     may_stream,

@@ -18,8 +18,7 @@ import numpy as np
 
 from orderproof.tasks.batch.checkpoint import ABSENT, FAILED, Checkpoint, CheckpointError
 from orderproof.tasks.batch.delivery import table_of
-
-STANDARD_STREAM = "-"
+from orderproof.tasks.prompts.arriving import STANDARD_STREAM
 
 
 class OutputLines:

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from orderproof.tasks.files import md5_of
 from orderproof.tasks.prompts import openai_batch
+from orderproof.tasks.prompts.arriving import BYTE_ORDER_MARK, LINE_LIMIT_BYTES
 from orderproof.tasks.prompts.rows import (
     FIELDS,
     Prompt,
@@ -49,7 +50,6 @@ __all__ = [
     "tokenize",
 ]
 
-LINE_LIMIT_BYTES = 256 << 20  # a file without newlines must not fill the memory
 PARQUET_BATCH_ROWS = 1024
 
 Rows = Iterator[tuple[int, Any]]
@@ -141,7 +141,8 @@ def json_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
     """
     try:
         with open(path, "rb") as source:
-            offset = 3 if source.read(3) == b"\xef\xbb\xbf" else 0
+            mark = len(BYTE_ORDER_MARK)
+            offset = mark if source.read(mark) == BYTE_ORDER_MARK else 0
             source.seek(offset)
             for number, line in enumerate(iter(lambda: source.readline(LINE_LIMIT_BYTES), b""), 1):
                 if len(line) == LINE_LIMIT_BYTES:

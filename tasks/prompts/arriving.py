@@ -16,7 +16,7 @@ from orderproof.tasks.prompts.rows import PromptError
 
 STANDARD_STREAM = "-"
 PIECE_BYTES = 1 << 16
-LINE_LIMIT_BYTES = 256 << 20  # a stream without newlines must not fill the memory
+LINE_LIMIT_BYTES = 256 << 20  # what has no newlines must not fill the memory
 LOOK_AGAIN_S = 0.1  # at a file that did not grow
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 

@@ -1,7 +1,7 @@
 """Files of rows that any tool may have written: JSON lines or Parquet, each row with an id.
 
 In: a path, or `-` for the standard input. Out: `Rows`, which give ids, labels and texts and write the rows again in any
-order, each as it was. Knows nothing of orders, nor of what our own prompt files must hold (prompts.py does).
+order, each as it was. Knows nothing of orders, nor of what our own prompt files must hold (rows.py does).
 
 Of JSON lines only ids, labels and offsets are held, so a million rows are fine; a row's bytes are copied from the disk.
 """
@@ -27,11 +27,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orderproof.tasks.errors import OrderproofError
+from orderproof.tasks.prompts.arriving import BYTE_ORDER_MARK, STANDARD_STREAM
 
-STANDARD_STREAM = "-"
 ID_FIELDS = ("id", "custom_id")  # ours, and that of OpenAI's batch format
 BATCH_FIELDS = frozenset({"body", "response"})  # of that format's requests and answers
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 PARQUET_MAGIC = b"PAR1"
 PARQUET_BATCH_ROWS = 1 << 16
 
