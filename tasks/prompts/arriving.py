@@ -68,10 +68,9 @@ class ArrivingLines:
             if len(self._rest) > LINE_LIMIT_BYTES:
                 problem = f"a line is longer than {LINE_LIMIT_BYTES >> 20} MiB"
                 raise PromptError(self.path, problem, "JSON lines hold one object per line", flaw="file")
-            lines = [line for line in lines if line]
-            if lines and not self._began:
+            if any(lines) and not self._began:
                 self._began, lines[0] = True, lines[0].removeprefix(BYTE_ORDER_MARK)
-            if lines:
+            if lines := [line for line in lines if line]:
                 return lines
         return []
 

@@ -83,7 +83,7 @@ def test_a_window_that_is_not_complete_comes_where_the_engine_starves(tmp_path: 
     os.close(reading)
 
 
-@pytest.mark.parametrize("content", [b"", b"\n  \n"])
+@pytest.mark.parametrize("content", [b"", b"\n  \n", b"\xef\xbb\xbf"])
 def test_a_stream_without_prompts_is_told(content: bytes, pipe: Callable[[bytes], Path], tmp_path: Path) -> None:
     with (
         PromptStream(Stream(str(pipe(content)), linger_s=0), tmp_path / "spool") as stream,
