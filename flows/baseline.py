@@ -57,9 +57,9 @@ def reproduce_baseline(job: str, params: str = "params.yaml", restart: bool = Fa
         held.enter_context(batch.checkpoint)
         announce_changes(batch, baseline)
         batch, generated, engine = generate_pending(batch, ready=partial(announce_engine, baseline))
-        made = compare(batch, baseline, why, generated, engine, started)
-        batch.checkpoint.discard()
-    return announce_reproduction(record(this, report(this, made), inputs), this)
+        made = report(this, compare(batch, baseline, why, generated, engine, started))
+        batch.checkpoint.discard()  # only now: a comparison that is nowhere on record is made again from it
+    return announce_reproduction(record(this, made, inputs), this)
 
 
 @task(name="baseline", task_run_name="find the baseline", cache_policy=NO_CACHE)

@@ -107,9 +107,7 @@ class Reproduction(BaseModel):
         return {**told, "identical_share": share, "bit_exact": self.bit_exact(), "exit_code": self.exit_code}
 
 
-def answer_of(
-    outputs: OutputsCompared, scores: ScoresCompared | None
-) -> Literal["reproduced", "outputs differ", "scores moved"]:
+def answer_of(outputs: OutputsCompared, scores: ScoresCompared | None) -> Answer:
     """One word for a reproduction. Scores decide first: they are what a baseline is kept for."""
     if scores and scores.answer == "moved":
         return "scores moved"
