@@ -47,12 +47,13 @@ def advise(refusal: str | None, forecast: Forecast | None, rule: Rule, job: Job,
         return Advice("don't", f"{said}: surely below the {rule.worthwhile:.0%} that is worth while", best.name)
     if best.gain < rule.worthwhile:
         return Advice("don't", f"{said}: most likely below the {rule.worthwhile:.0%} that is worth while", best.name)
-    if detectable is not None and best.gain < detectable:
-        return Advice(
-            "don't", f"{said}, and the smallest gain that a trial detects here is {detectable:.1%}", best.name
-        )
-    if (1 + best.gain) / (1 + today.gain) - 1 < rule.worthwhile:
+    more = (1 + best.gain) / (1 + max(0.0, today.gain)) - 1  # which is what the trial would see
+    if more < rule.worthwhile:
         return Advice("don't", f"{said}, but the file's own order has {interval(today)} already", best.name)
+    if detectable is not None and more < detectable:
+        over = f" ({more:+.1%} over the file's own order)" if today.gain > 0 else ""
+        seen = f"the smallest gain that a trial detects here is {detectable:.1%}"
+        return Advice("don't", f"{said}{over}, and {seen}", best.name)
     return Advice("measure", said, best.name)
 
 

@@ -46,12 +46,19 @@ class Worth:
 
 
 def worth(
-    gain: tuple[float, float, float], today_s: float, ordering_s: float, rule: Rule, arms: int, reporting: Reporting
+    gain: tuple[float, float, float],
+    today_s: float,
+    ordering_s: float,
+    pass_s: float,
+    rule: Rule,
+    arms: int,
+    reporting: Reporting,
 ) -> Worth:
     """Of a gain over the order of today, with its interval (gain, low, high; fractions).
 
     Args:
         today_s: of one run of the whole job.
+        pass_s: of one pass of the trial, which may measure a sample.
         arms: passes of one block.
     """
     saved, low, high = (today_s * (1 - 1 / (1 + one)) for one in gain)
@@ -61,7 +68,7 @@ def worth(
         saved_low_s=low,
         saved_high_s=high,
         ordering_s=ordering_s,
-        trial_s=rule.looks[-1] * arms * today_s,
+        trial_s=rule.looks[-1] * arms * pass_s,
         runs_per_month=reporting.runs_per_month,
         price_per_hour=reporting.price_per_hour,
         currency=reporting.currency,
@@ -69,10 +76,10 @@ def worth(
 
 
 def break_even_prompts(one: Worth, prompts: int) -> float | None:
-    """How many prompts a job must have for one run to pay back its trial: time and savings grow with their number.
+    """How many prompts a job must have for one run to pay back this trial: its savings grow with their number.
 
     Args:
-        prompts: of the job that `one` is of; the trial measures that many.
+        prompts: of the job that `one` is of.
     """
     runs = one.runs_to_break_even
     return None if runs is None else runs * prompts

@@ -182,4 +182,5 @@ def _worth(job: Job, plan: Plan, forecast: Forecast | None, advice: Advice) -> W
     today = next(one.gain for one in forecast.predictions if one.name == "file") if grouped else 0.0
     gain, low, high = ((1 + one) / (1 + today) - 1 for one in (foretold.gain, foretold.low, foretold.high))
     today_s = forecast.shuffled_s / (1 + today)
-    return worth((gain, low, high), today_s, ordering_s, plan.rule, len(plan.orders), job.reporting)
+    pass_s = today_s * len(plan.prompts) / plan.prompts_total
+    return worth((gain, low, high), today_s, ordering_s, pass_s, plan.rule, len(plan.orders), job.reporting)

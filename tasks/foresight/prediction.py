@@ -85,8 +85,8 @@ def _prediction(
     walls = np.array([one.wall_s(costs) for one in shuffled])
     ratio = math.log(walls.mean() / ordered.wall_s(costs))
     # A dearer expert and a cheaper base, or the other way round, at the shuffled pass's mean of experts per step.
-    saved_ms = float(np.mean([one.experts.mean() for one in shuffled])) - float(ordered.experts.mean())
-    slope = saved_ms * len(ordered.experts) / (1000 * ordered.wall_s(costs))
+    saved_experts = float(np.mean([one.experts.mean() for one in shuffled])) - float(ordered.experts.mean())
+    slope = saved_experts * len(ordered.experts) / (1000 * ordered.wall_s(costs))
     error = math.hypot(expert_ms_se * slope, float(np.log(walls).std(ddof=1)))
     before = float(np.mean([one.experts_per_layer for one in shuffled]))
     return Prediction(

@@ -67,6 +67,7 @@ def test_an_order_is_chosen_by_prompts_that_it_did_not_learn_from(tmp_path: Path
         (0.02, 0.0, None, "most likely below the 3%"),
         (0.06, 0.0, 0.08, "the smallest gain that a trial detects here is 8.0%"),
         (0.20, 0.19, None, "but the file's own order has +19.0%"),
+        (0.155, 0.10, 0.08, "(+5.0% over the file's own order), and the smallest gain that a trial detects"),
     ],
 )
 def test_a_trial_that_would_show_nothing_is_advised_against(

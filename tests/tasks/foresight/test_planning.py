@@ -98,6 +98,15 @@ def upward(one: Prediction) -> float:
     return (high - gain) - (gain - low)
 
 
+def test_a_trial_of_a_sample_costs_what_the_sample_takes(tmp_path: Path) -> None:
+    _, foresight = seen(tmp_path, measure={"prompts": 64})
+    assert foresight.forecast is not None
+    assert foresight.worth is not None
+    assert foresight.worth.trial_s == pytest.approx(
+        foresight.rule.looks[-1] * 2 * foresight.forecast.shuffled_s * 64 / 160
+    )
+
+
 def test_replicas_share_the_job(tmp_path: Path) -> None:
     (_, one), (_, two) = (
         seen(tmp_path / str(replicas), engine={"args": {"max_num_seqs": 8}, "replicas": replicas})
