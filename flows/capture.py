@@ -27,7 +27,7 @@ from orderproof.tasks.orders import view_of
 from orderproof.tasks.prompts import TokenizedPrompts, dataset_md5
 from orderproof.tasks.routing import RoutingError, calibration
 from orderproof.tasks.routing import report as reports
-from orderproof.tasks.routing.capture import Captured, Sample, capture, refuse_dense
+from orderproof.tasks.routing.capture import Captured, Sample, capture, refuse_adapters, refuse_dense
 from orderproof.tasks.routing.report import RoutingReport
 from orderproof.tasks.routing.routes import open_routes
 from orderproof.tasks.routing.sample import groups_of, sample_size, stratified
@@ -53,6 +53,7 @@ def capture_routes(
     this = load_job(Path(params), job)
     model = read_model(this.model_path, this.model)
     refuse_dense(model)
+    refuse_adapters(this)
     sample = draw_sample(this, validate(this), prompts, seed)
     with accelerator():
         with start_routing_engine(this) as engine:

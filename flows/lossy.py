@@ -23,6 +23,7 @@ from orderproof.tasks.jobs import Job, load_job
 from orderproof.tasks.lossy import LossyReport
 from orderproof.tasks.models import ModelFacts, read_model
 from orderproof.tasks.prompts import TokenizedPrompts, dataset_md5
+from orderproof.tasks.routing.capture import refuse_adapters
 
 
 @flow(name="measure-lossy", flow_run_name="measure lossy {job}", persist_result=False)
@@ -39,6 +40,7 @@ def measure_lossy(job: str, params: str = "params.yaml", k0: int = 2, blocks: in
     this = load_job(Path(params), job)
     model = read_model(this.model_path, this.model)
     lossy.refuse_k0(model, k0)
+    refuse_adapters(this)
     prompts = validate(this)
     with accelerator(), start_routing_engine(this) as engine:
         report = compare(this, model, prompts, engine, k0, blocks)

@@ -67,6 +67,15 @@ def refuse_dense(model: ModelFacts) -> None:
         )
 
 
+def refuse_adapters(job: Job) -> None:
+    """Raise RoutingError for a job with LoRA adapters: only the bare model would be listened to."""
+    if job.adapters:
+        raise RoutingError(
+            f"{job.name} runs LoRA adapters ({', '.join(job.adapters)}), and routers are listened to without them: "
+            "describe the bare model as a job of its own"
+        )
+
+
 def capture(
     job: Job,
     model: ModelFacts,

@@ -16,7 +16,14 @@ from orderproof.tasks.engines.routing import Routed
 from orderproof.tasks.jobs import EngineSpec, Job, OrderSpec
 from orderproof.tasks.models import ModelFacts, MoeFacts
 from orderproof.tasks.routing import RoutingError
-from orderproof.tasks.routing.capture import Captured, Sample, capture, refuse_dense, routes_path
+from orderproof.tasks.routing.capture import (
+    Captured,
+    Sample,
+    capture,
+    refuse_adapters,
+    refuse_dense,
+    routes_path,
+)
 from orderproof.tasks.routing.report import RoutingReport, lines, write_report
 from orderproof.tasks.routing.routes import Routes, open_routes
 from orderproof.tasks.routing.sample import groups_of
@@ -150,6 +157,13 @@ def test_a_capture_without_a_single_route_is_an_error_with_its_reason(job: Job) 
 def test_a_dense_model_has_nothing_to_capture() -> None:
     with pytest.raises(RoutingError, match="dense"):
         refuse_dense(ModelFacts("models/d", "1", "Qwen3ForCausalLM", 512, None, toy=False))
+
+
+def test_adapters_are_never_left_out_unsaid(job: Job) -> None:
+    refuse_adapters(job)
+    engine = job.engine.model_copy(update={"lora_modules": {"law": "adapters/law"}})
+    with pytest.raises(RoutingError, match=r"LoRA adapters \(law\).*a job of its own"):
+        refuse_adapters(job.model_copy(update={"engine": engine}))
 
 
 def test_the_report_is_lines_a_picture_and_a_file(job: Job, tmp_path: Path) -> None:
