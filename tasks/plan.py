@@ -246,7 +246,7 @@ def _control(current: Order, prompts: TokenizedPrompts, placebo: bool) -> tuple[
             f"(permutation test on neighbours, p = {p:.3f})"
         )
     return current, (
-        f"the job's current order ({current.method}), which groups similar prompts already (permutation "
+        f"the job's current order ({current.method}), which is not like a shuffle (permutation "
         f"test on neighbours, p = {p:.3f}); shuffled is the third arm"
     )
 

@@ -26,7 +26,7 @@ class JobFacts:
     touched: float | None  # share of a layer's experts that a step of any prompts selects if all were equally popular
     touched_sorted: float | None  # and one of a single domain, by the published concentration
     runs_in: str  # the order of today
-    grouped: bool  # whether that order puts similar prompts side by side already
+    shuffle_like: bool  # whether its neighbours are neither more nor less alike than chance makes them
     neighbours_p: float  # of the permutation test that says so
     labels: int  # distinct ones; 0: not every prompt has one
 
@@ -44,7 +44,7 @@ class JobFacts:
 def facts_of(job: Job, model: ModelFacts, prompts: TokenizedPrompts, current: Order) -> JobFacts:
     """Gather them. `prompts` are all of the job's."""
     moe, batch = model.moe, job.engine.max_num_seqs
-    looks_shuffled, p = shuffle_like(current.permutation, prompts)
+    like, p = shuffle_like(current.permutation, prompts)
     labels = set(prompts.labels)
     return JobFacts(
         prompts=len(prompts),
@@ -55,7 +55,7 @@ def facts_of(job: Job, model: ModelFacts, prompts: TokenizedPrompts, current: Or
         touched=None if moe is None else 1 - (1 - min(1.0, moe.top_k / moe.experts)) ** batch,
         touched_sorted=None if moe is None else touched_by_a_sorted_batch(moe, batch),
         runs_in=current.method,
-        grouped=not looks_shuffled,
+        shuffle_like=like,
         neighbours_p=p,
         labels=0 if None in labels else len(labels),
     )

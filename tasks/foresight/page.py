@@ -105,8 +105,12 @@ def _fact_lines(seen: Foresight) -> Iterator[str]:
         f"prompts    {facts.prompts}, {facts.prompt_tokens:.0f} tokens each, for at most {facts.output_tokens:.0f} "
         f"generated: {facts.prefill_share:.0%} of all tokens are prefill"
     )
-    grouped = "groups similar prompts already" if facts.grouped else "is like a shuffle"
-    yield f"order      today {facts.runs_in}, which {grouped} (p = {facts.neighbours_p:.3f})"
+    like = (
+        "is like a shuffle"
+        if facts.shuffle_like
+        else "is no shuffle: its neighbours are more or less alike than chance"
+    )
+    yield f"order      today {facts.runs_in}, which {like} (p = {facts.neighbours_p:.3f})"
 
 
 def _forecast_lines(forecast: Forecast) -> Iterator[str]:

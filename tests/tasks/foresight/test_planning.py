@@ -65,7 +65,7 @@ def test_what_a_file_that_is_grouped_gains_already_is_not_returned_again(tmp_pat
     calibrated(job)
     foresight = foresee(job)
     forecast, candidate = foresight.forecast, foresight.candidate
-    assert foresight.facts.grouped
+    assert not foresight.facts.shuffle_like
     assert forecast is not None
     assert candidate is not None
     assert foresight.worth is not None
