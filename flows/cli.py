@@ -407,7 +407,8 @@ def status(
     job: Annotated[str | None, typer.Argument(metavar="[JOB]")] = None, params: Params = PARAMS, as_json: Json = False
 ) -> None:
     """What each job runs in today, what the last verdict was, and how many attempts were made."""
-    from orderproof.tasks.status import job_status, status_lines
+    from orderproof.tasks.status import job_status
+    from orderproof.tasks.status_page import status_lines
 
     jobs = load_jobs(params) if job is None else {job: load_job(params, job)}
     told = [job_status(one) for one in jobs.values()]

@@ -21,7 +21,8 @@ from orderproof.tasks.engines import EngineError
 from orderproof.tasks.files import md5_of
 from orderproof.tasks.jobs import Job, load_job
 from orderproof.tasks.recording import inputs_of
-from orderproof.tasks.status import job_status, status_lines
+from orderproof.tasks.status import job_status
+from orderproof.tasks.status_page import status_lines
 from orderproof.tasks.tracking import tracking_uri
 from tests.e2e.batches import make_project, promote_label_order, recorded_batch
 from tests.e2e.test_batch_faults import run_and

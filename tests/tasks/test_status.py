@@ -17,7 +17,8 @@ from orderproof.tasks.judgement import judge
 from orderproof.tasks.orders import Order
 from orderproof.tasks.outcome import TOY
 from orderproof.tasks.promotion import demote, keep_current, promote
-from orderproof.tasks.status import job_status, status_lines
+from orderproof.tasks.status import job_status
+from orderproof.tasks.status_page import status_lines
 from orderproof.tasks.verdict import Rule, refused
 from tests.tasks.trial_maker import LABELS, make_job, make_trial
 

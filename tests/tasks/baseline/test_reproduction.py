@@ -27,7 +27,8 @@ from orderproof.tasks.jobs import Job, load_job
 from orderproof.tasks.outputs.scorers import ScorerError
 from orderproof.tasks.promotion import demote
 from orderproof.tasks.recording import inputs_of
-from orderproof.tasks.status import job_status, status_lines
+from orderproof.tasks.status import job_status
+from orderproof.tasks.status_page import status_lines
 from tests.e2e.batches import make_project, promote_label_order, reproduce, run_batch, standin, write_prompts
 from tests.e2e.test_batch_faults import Interrupted
 from tests.tasks.test_batch_runs import NOWHERE, sent_runs
