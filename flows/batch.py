@@ -29,7 +29,7 @@ from orderproof.tasks.batch import recording as batch_recording
 from orderproof.tasks.batch.delivery import Delivered
 from orderproof.tasks.batch.generation import Batch, Generated
 from orderproof.tasks.batch.output_lines import OutputLines, open_output
-from orderproof.tasks.batch.record import BatchRun, record_of
+from orderproof.tasks.batch.record import BatchRun, keep, record_of
 from orderproof.tasks.engines import Engine, EngineInfo
 from orderproof.tasks.jobs import Job, load_job
 from orderproof.tasks.orders import Order
@@ -82,6 +82,7 @@ def run_batch(
         if stream:
             this = coming.keep_streamed(this, batch.file.path)
         run = record_of(batch, why, generated, engine, delivered, started)
+        keep(this, run)  # first, so that a crash in between loses no figures
         batch.checkpoint.discard()
     return announce_batch(record(this, report(this, run), inputs), this)
 
