@@ -30,7 +30,7 @@ EXIT_CODES: dict[Answer, int] = {"reproduced": 0, "outputs differ": 20, "scores 
 
 
 class ReproductionError(OrderproofError):
-    """A record of a reproduction that cannot be read."""
+    """A record of a reproduction that cannot be read or written."""
 
 
 class Reproduction(BaseModel):
@@ -120,17 +120,13 @@ def reports_of(job: Job) -> Path:
 
 
 def keep(job: Job, made: Reproduction) -> Path:
-    """Write a reproduction's record, or write it again with what became of it."""
-    path = reports_of(job) / f"{made.run}.json"
-    write_atomically(path, made.model_dump_json(indent=1) + "\n")
-    return path
+    """Write a reproduction's record, or write it again with what became of it. Raises ReproductionError."""
+    return _write(reports_of(job) / f"{made.run}.json", made.model_dump_json(indent=1))
 
 
 def keep_newest(job: Job, made: Reproduction) -> Path:
-    """Write baseline.json."""
-    path = reports_of(job) / NEWEST_FILE
-    write_atomically(path, made.model_dump_json(indent=1, exclude=LEARNT_LATER) + "\n")
-    return path
+    """Write baseline.json. Raises ReproductionError."""
+    return _write(reports_of(job) / NEWEST_FILE, made.model_dump_json(indent=1, exclude=LEARNT_LATER))
 
 
 def read_newest(job: Job) -> Reproduction | None:
@@ -142,6 +138,16 @@ def read_newest(job: Job) -> Reproduction | None:
 def read_runs(job: Job) -> list[Reproduction]:
     """Every reproduction that was made here, oldest first. Raises ReproductionError."""
     return [_read(path) for path in sorted(reports_of(job).glob("2*.json"))]
+
+
+def _write(path: Path, content: str) -> Path:
+    try:
+        write_atomically(path, content + "\n")
+    except OSError as error:
+        raise ReproductionError(
+            f"{path} cannot be written: {error.strerror}. Mend that and run the reproduction again"
+        ) from None
+    return path
 
 
 def _read(path: Path) -> Reproduction:

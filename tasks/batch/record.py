@@ -26,7 +26,7 @@ SCHEMA = "orderproof/batch/1"
 
 
 class BatchRecordError(OrderproofError):
-    """A record of a run that cannot be read."""
+    """A record of a run that cannot be read or written."""
 
 
 class BatchRun(BaseModel):
@@ -168,9 +168,15 @@ def record_of(
 
 
 def keep(job: Job, run: BatchRun) -> Path:
-    """Write a run's record, or write it again with what became of it."""
+    """Write a run's record, or write it again with what became of it. Raises BatchRecordError."""
     path = reports_of(job) / f"{run.run}.json"
-    write_atomically(path, run.model_dump_json(indent=1) + "\n")
+    try:
+        write_atomically(path, run.model_dump_json(indent=1) + "\n")
+    except OSError as error:
+        raise BatchRecordError(
+            f"{path} cannot be written: {error.strerror}. The outputs are whole in {run.outputs}: mend that and run "
+            "the job again"
+        ) from None
     return path
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from orderproof.tasks.batch.checkpoint import FOLDER
 from orderproof.tasks.batch.picture import draw_batch
-from orderproof.tasks.batch.record import BatchRun, keep, read_runs, reports_of
+from orderproof.tasks.batch.record import BatchRecordError, BatchRun, keep, read_runs, reports_of
 from orderproof.tasks.batch.recording import record, report
 from orderproof.tasks.batch.tracking import RUN_TAG, log_waiting
 from orderproof.tasks.batch.underway import Progress, tell
@@ -60,6 +60,14 @@ def test_a_run_is_recorded_with_the_figures_of_its_work(job: Job) -> None:
     assert 0 < (run.running_mean or 0) <= 16
     assert run.outputs_md5 == md5_of(job.root / run.outputs)
     assert BatchRun.model_validate_json(run.model_dump_json()) == run
+
+
+def test_a_record_that_cannot_be_written_is_told(job: Job) -> None:
+    run = recorded_batch(job)[2]
+    reports_of(job).parent.mkdir(parents=True)
+    reports_of(job).write_text("in the way")
+    with pytest.raises(BatchRecordError, match=rf"{run.run}.json cannot be written: .*The outputs are whole"):
+        keep(job, run)
 
 
 def test_a_run_on_replicas_tells_how_evenly_they_ended(tmp_path: Path) -> None:

@@ -15,7 +15,15 @@ import pytest
 from orderproof.tasks.baseline import pinned
 from orderproof.tasks.baseline.picture import draw_divergence
 from orderproof.tasks.baseline.pinned import BaselineError, changes
-from orderproof.tasks.baseline.record import NEWEST_FILE, Reproduction, keep, keep_newest, read_newest, reports_of
+from orderproof.tasks.baseline.record import (
+    NEWEST_FILE,
+    Reproduction,
+    ReproductionError,
+    keep,
+    keep_newest,
+    read_newest,
+    reports_of,
+)
 from orderproof.tasks.baseline.recording import record, report
 from orderproof.tasks.baseline.tracking import RUN_TAG, log_waiting
 from orderproof.tasks.batch.checkpoint import KEY_FILE, CheckpointError, only_run
@@ -309,6 +317,15 @@ def test_the_newest_reproduction_stands_in_the_status(job: Job) -> None:
     assert "of other outputs than the job has now" in "\n".join(status_lines([job_status(job)]))
     (reports_of(job) / NEWEST_FILE).write_text("{}")
     assert any("as the record of a reproduction" in problem for problem in job_status(job)["problems"])
+
+
+def test_a_record_that_cannot_be_written_is_told(job: Job) -> None:
+    made = reproduce(job)
+    reports_of(job).parent.mkdir(parents=True, exist_ok=True)
+    reports_of(job).write_text("in the way")
+    for write, name in ((keep, f"{made.run}.json"), (keep_newest, NEWEST_FILE)):
+        with pytest.raises(ReproductionError, match=rf"{name} cannot be written"):
+            write(job, made)
 
 
 def test_a_record_comes_back_from_its_file_as_it_was(job: Job) -> None:
