@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -19,7 +19,7 @@ from orderproof.tasks.routing.calibration import Calibration
 from orderproof.tasks.routing.step_costs import StepCosts
 
 COSTS_FILE = "step_costs.json"
-SCHEMA: Final = "orderproof/step-costs/1"
+SCHEMA: Literal["orderproof/step-costs/1"] = "orderproof/step-costs/1"
 
 
 class KnownCosts(BaseModel):
@@ -27,7 +27,7 @@ class KnownCosts(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: str = SCHEMA
+    schema_version: Literal["orderproof/step-costs/1"] = SCHEMA
     model: str  # fingerprint
     args: dict[str, Any]  # vLLM's, of the engine that was timed
     batches: tuple[float, ...]

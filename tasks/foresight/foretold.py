@@ -46,6 +46,6 @@ def read_foretold(job: Job, model: ModelFacts, dataset_md5: str) -> Foretold | N
             and forecast["costs"]["args"] == job.engine.args
         )
         own = next(one for one in forecast["orders"] if OrderSpec.model_validate(one["order"]) == job.order)
+        return Foretold.model_validate(own) if fits else None
     except (OSError, ValueError, KeyError, TypeError, StopIteration):
         return None
-    return Foretold(gain=own["gain"], low=own["low"], high=own["high"]) if fits else None

@@ -51,6 +51,15 @@ def test_a_plan_that_foretold_nothing_or_is_broken_refuses_nothing(tmp_path: Pat
     assert read_foretold(job, MOE, "md5") is None
 
 
+@pytest.mark.parametrize("interval", [{}, {"gain": 0.2, "low": 0.1}, {"gain": "much", "low": 0, "high": 1}])
+def test_a_prediction_without_its_interval_refuses_nothing(tmp_path: Path, interval: dict[str, Any]) -> None:
+    job = job_with_plan(tmp_path)
+    plan = json.loads((plan_dir(job) / PLAN_FILE).read_text())
+    plan["forecast"]["orders"] = [{"order": {"method": "label"}, **interval}]
+    write_atomically(plan_dir(job) / PLAN_FILE, json.dumps(plan))
+    assert read_foretold(job, MOE, "md5") is None
+
+
 @pytest.mark.parametrize(
     ("gain", "high", "detectable", "reason"),
     [
