@@ -106,6 +106,8 @@ class LiveMetrics:
 
         done, now = self._told[0], _Sums.of(self._told[1])
         with self._connected() as (client, experiment):
+            if self._ended.is_set():  # while this waited for the tracker: the record is sent now, as a run of its own
+                return
             if self.mlflow_run is None:
                 self.mlflow_run = begin_run(client, experiment, self.run, self.started, self.killed)
             at_ms, step = time.time_ns() // 10**6, round(now.at_s - self._begun_s)

@@ -112,6 +112,14 @@ def test_a_batch_that_is_over_at_once_sends_nothing(job: Job, monkeypatch: pytes
     assert runs(job) == []
 
 
+def test_a_tracker_that_answers_after_the_end_holds_no_second_run(job: Job) -> None:
+    late = LiveMetrics(job, "r1", STARTED)
+    late.tell(5, after(5, running=1))
+    late._ended.set()
+    late._send()
+    assert runs(job) == []
+
+
 def test_a_tracker_that_is_down_is_left_alone_after_some_tries(
     job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
