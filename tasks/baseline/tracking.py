@@ -7,12 +7,10 @@ Prefect.
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from orderproof.tasks.baseline.record import Reproduction, keep, read_runs, reports_of
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.tracking import connected, dataset_input, write_run
-from orderproof.tasks.tracking.runs import LONGEST_PARAMETER_CHARS, RunRecord
+from orderproof.tasks.tracking.runs import LONGEST_PARAMETER_CHARS, RunRecord, epoch_ms
 
 RUN_TAG = "orderproof.baseline"
 
@@ -67,8 +65,8 @@ def _record(made: Reproduction, dvc_revision: str | None) -> RunRecord:
     return RunRecord(
         pass_id="",
         name=f"reproduce {made.started_utc}",
-        start_ms=_ms(made.started_utc),
-        end_ms=_ms(made.ended_utc),
+        start_ms=epoch_ms(made.started_utc),
+        end_ms=epoch_ms(made.ended_utc),
         tags={key: value for key, value in tags.items() if value is not None},
         params={key: value[:LONGEST_PARAMETER_CHARS] for key, value in params.items()},
         metrics=_metrics(made),
@@ -88,7 +86,3 @@ def _metrics(made: Reproduction) -> dict[str, float]:
         figures |= {"score_then": scores.then, "score_now": scores.now}
         figures |= {"score_difference": scores.difference, "score_se": scores.se}
     return {name: value for name, value in figures.items() if value is not None}
-
-
-def _ms(utc: str) -> int:
-    return int(datetime.fromisoformat(utc).timestamp() * 1000)

@@ -14,7 +14,7 @@ from orderproof.tasks.batch.record import BatchRun, keep, read_runs, reports_of
 from orderproof.tasks.evidence import canonical_json
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.tracking import connected, dataset_input, write_run
-from orderproof.tasks.tracking.runs import LONGEST_PARAMETER_CHARS, RunRecord
+from orderproof.tasks.tracking.runs import LONGEST_PARAMETER_CHARS, RunRecord, epoch_ms
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -112,8 +112,8 @@ def _record(run: BatchRun, dvc_revision: str | None) -> RunRecord:
     return RunRecord(
         pass_id="",
         name=_name(datetime.fromisoformat(run.started_utc)),
-        start_ms=_ms(run.started_utc),
-        end_ms=_ms(run.ended_utc),
+        start_ms=epoch_ms(run.started_utc),
+        end_ms=epoch_ms(run.ended_utc),
         tags={key: value for key, value in tags.items() if value is not None},
         params={key: value[:LONGEST_PARAMETER_CHARS] for key, value in params.items()},
         metrics={key: float(value) for key, value in figures.items() if value is not None},
@@ -128,7 +128,3 @@ def _known(client: MlflowClient, experiment: str, run: str) -> list[Run]:
 
 def _name(started: datetime) -> str:
     return f"generate {started.isoformat(timespec='seconds')}"
-
-
-def _ms(utc: str) -> int:
-    return int(datetime.fromisoformat(utc).timestamp() * 1000)

@@ -41,7 +41,7 @@ class RunRecord:
 def trial_record(trial: Trial, verdict: Verdict | None, prefect_run: str | None, dvc_revision: str | None) -> RunRecord:
     """The parent run: what was asked, and what came out. `verdict` is None while blocks are still to come."""
     plan = trial.manifest
-    created_ms = _ms(plan.created_utc)
+    created_ms = epoch_ms(plan.created_utc)
     tags = {
         **_common_tags(trial),
         "verdict": verdict.verdict if verdict else "unfinished",
@@ -102,7 +102,7 @@ def pass_records(
         yield RunRecord(
             pass_id=timed.pass_id,
             name=_pass_name(timed, state),
-            start_ms=_ms(timed.started_utc),
+            start_ms=epoch_ms(timed.started_utc),
             end_ms=_end_ms(timed),
             tags={**_known(_common_tags(trial)), **_pass_tags(timed, state), "mlflow.parentRunId": parent_id},
             # Also parameters: MLflow's box plot and parallel coordinates group by these, never by tags.
@@ -186,9 +186,10 @@ def _known(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _ms(utc: str) -> int:
+def epoch_ms(utc: str) -> int:
+    """ISO 8601 → milliseconds since the epoch, as MLflow has times."""
     return int(datetime.fromisoformat(utc).timestamp() * 1000)
 
 
 def _end_ms(timed: Pass) -> int:
-    return _ms(timed.started_utc) + round(1000 * timed.wall_s)
+    return epoch_ms(timed.started_utc) + round(1000 * timed.wall_s)
