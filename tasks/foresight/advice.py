@@ -28,16 +28,25 @@ class Advice:
     candidate: str | None = None  # name of the order that the reason is about
 
 
-def advise(refusal: str | None, forecast: Forecast | None, rule: Rule, job: Job, detectable: float | None) -> Advice:
+def advise(
+    refusal: str | None, forecast: Forecast | None, rule: Rule, job: Job, detectable: float | None, routed: bool = False
+) -> Advice:
     """Give the plain verdict.
 
     Args:
         refusal: why no order can help, where that is certain.
-        forecast: None: nothing was captured.
+        forecast: None: nothing was captured, or what a step costs is not known.
         detectable: the smallest gain that the last look would detect with 80 % power; None without earlier trials.
+        routed: whether routes were captured.
     """
     if refusal:
         return Advice("don't", refusal)
+    if forecast is None and routed:
+        return Advice(
+            "capture",
+            "routes were captured, but not what a step costs: either it was left out (--no-time-steps), or the capture "
+            f"said why it cannot be told, and then only a trial can tell. Try `orderproof capture {job.name}` again",
+        )
     if forecast is None:
         return Advice("capture", f"nothing rules a gain out and nothing foretells one: `orderproof capture {job.name}`")
     best = _best(forecast)

@@ -27,6 +27,7 @@ from orderproof.tasks.models import ModelFacts, read_model
 from orderproof.tasks.orders.view import view_of
 from orderproof.tasks.plan import Plan, make_plan
 from orderproof.tasks.prompts import TokenizedPrompts
+from orderproof.tasks.routing.capture import routes_path
 from orderproof.tasks.routing.choice import Choices, choose
 from orderproof.tasks.routing.replay import Load
 from orderproof.tasks.routing.routes import Routes, open_routes
@@ -90,14 +91,13 @@ def foresee(job: Job, say: Callable[[str], None] = lambda _: None) -> Foresight:
     md5, current = recording.current_order(job, prompts)
     plan = make_plan(job, model, prompts, md5, current, read_history(reports_of(job, placebo=False)))
     facts = facts_of(job, model, prompts, current)
-    forecast = None
-    routes_file = Served.by(job).routes
-    if plan.refusal is None and routes_file is not None and routes_file.exists():
+    forecast, routes_file = None, routes_path(job)
+    if plan.refusal is None and routes_file.exists():
         known = read_costs(job, model)
         if known is not None:
             with open_routes(routes_file, model, md5) as routes:
                 forecast = _forecast(job, prompts, routes, known, md5, say)
-    advice = advise(plan.refusal, forecast, plan.rule, job, plan.detectable_gain_before)
+    advice = advise(plan.refusal, forecast, plan.rule, job, plan.detectable_gain_before, routes_file.exists())
     return Foresight(
         job=job.name,
         model=model,

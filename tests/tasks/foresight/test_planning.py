@@ -119,12 +119,14 @@ def test_replicas_share_the_job(tmp_path: Path) -> None:
 
 def test_without_routes_or_costs_a_capture_is_advised(tmp_path: Path) -> None:
     job = make_job(tmp_path)
-    assert foresee(job).advice.answer == "capture"
+    advice = foresee(job).advice
+    assert (advice.answer, "but not what a step costs" in advice.reason) == ("capture", True)
     calibrated(job)
     assert foresee(job).advice.answer == "measure"
     (job.data_dir / "routes.parquet").unlink()
     foresight = foresee(job)
     assert (foresight.advice.answer, foresight.forecast, foresight.worth) == ("capture", None, None)
+    assert "nothing foretells one" in foresight.advice.reason
 
 
 def test_a_job_that_no_order_helps_is_refused_without_replaying_anything(tmp_path: Path) -> None:
