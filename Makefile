@@ -12,7 +12,7 @@ export DO_NOT_TRACK := 1
 export DVC_NO_ANALYTICS := 1
 export DVC_SITE_CACHE_DIR ?= $(CURDIR)/.orderproof/dvc
 
-.PHONY: demo test test-long lint types install lock clean help
+.PHONY: demo test test-long bench lint types install lock clean help
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -47,6 +47,11 @@ test: install lint types  ## lint, types, unit tests, simulation, end to end on 
 
 test-long: install  ## what does not fit into `make test`
 	$(BIN)/python -m pytest -m long --timeout 3600
+
+bench: install  ## ways to order beside the published recipe and the greedy oracle; what ordering costs; about 40 minutes
+	@test -d .dvc || $(BIN)/dvc init $(if $(wildcard .git),,--no-scm) --quiet
+	$(BIN)/dvc repro --quiet demo-model@moe
+	$(BIN)/python infra/bench/bench.py
 
 lint: install
 	$(BIN)/ruff check .

@@ -1,8 +1,9 @@
 """Predicted and measured: what orders gain over shuffled, by replay of captured routes and on the real engine.
 
 In: a job of params.yaml and the orders to compare: a method or a signal, with `/N` for windows of N prompts and `xN`
-for N clusters. Out: a line per order with its measured gain, and beside it the predicted one where the job's routes
-were captured (`orderproof capture JOB`); with --json one object. All are measured in one interleaved comparison.
+for N clusters; `oracle` is greedy by the real routes. Out: a line per order with its measured gain, and beside it the
+predicted one where the job's routes were captured (`orderproof capture JOB`); with --json one object. All are measured
+in one interleaved comparison.
 
     python infra/bench/orders.py six-domains --blocks 5
     python infra/bench/orders.py six-domains --orders label label/64 label/128     # what windows keep
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import get_args
 
 import arms
+import numpy as np
 
 from orderproof.tasks.foresight.constants import read_costs
 from orderproof.tasks.foresight.planning import loads_of
@@ -28,13 +30,14 @@ from orderproof.tasks.foresight.prediction import Prediction, predict
 from orderproof.tasks.jobs import Job, OrderSpec, SignalName
 from orderproof.tasks.models import read_model
 from orderproof.tasks.orders import Order
-from orderproof.tasks.routing.routes import open_routes
+from orderproof.tasks.routing.choice import oracle
+from orderproof.tasks.routing.routes import Routes, open_routes
 from orderproof.tasks.routing.source import captured_routes
 from orderproof.tasks.routing.tally import Setting
 from orderproof.tasks.signals.served import Served
 
 ORDERS = ("file", "label", "label/128", "embedding", "lexical", "token", "predicted", "greedy")
-SHUFFLED = "shuffled"
+SHUFFLED, ORACLE = "shuffled", "oracle"
 NAME = re.compile(r"([a-z]+)(?:x(\d+))?(?:/(\d+))?")
 
 
@@ -42,7 +45,7 @@ def main() -> None:
     options = _arguments()
     job = arms.named(options)
     prompts = arms.prompts_of(job)
-    orders: dict[str, Order | None] = {name: prompts.order(spec_of(name)) for name in options.orders}
+    orders: dict[str, Order | None] = {name: _order(job, prompts, name, options.batch) for name in options.orders}
     foretold = _foretold(job, prompts, orders, options.batch)
     measured = {}
     if not options.predict_only:
@@ -77,16 +80,32 @@ def spec_of(name: str) -> OrderSpec:
     return OrderSpec.model_validate(fields | ({"window": int(window)} if window else {}))
 
 
+def _order(job: Job, prompts: arms.Prompts, name: str, batch: int | None) -> Order:
+    if name != ORACLE:
+        return prompts.order(spec_of(name))
+    with routes_of(job, prompts) as routes:
+        places = [routes.place.get(prompt_id, -1) for prompt_id in prompts.tokenized.ids]
+        if -1 in places:
+            raise SystemExit(f"{ORACLE} needs the routes of every prompt: orderproof capture {job.name} --prompts N")
+        sent = oracle(routes, np.array(places), batch or job.engine.max_num_seqs)
+    return Order(sent, ORACLE, {}, {}, prompts.dataset_md5)
+
+
+def routes_of(job: Job, prompts: arms.Prompts) -> Routes:
+    path = Served.by(job).routes
+    assert path is not None  # of a job they always have a place
+    return open_routes(path, read_model(job.model_path, job.model), prompts.dataset_md5)
+
+
 def _foretold(
     job: Job, prompts: arms.Prompts, orders: dict[str, Order | None], batch: int | None
 ) -> dict[str, Prediction]:
     """By name; empty where nothing was captured. Costs at another batch size are those of the nearest one timed."""
-    model, served = read_model(job.model_path, job.model), Served.by(job)
-    known = read_costs(job, model)
-    if known is None or served.routes is None or not served.routes.exists():
+    known = read_costs(job, read_model(job.model_path, job.model))
+    if known is None:
         return {}
     tokenized = prompts.tokenized
-    with open_routes(served.routes, model, prompts.dataset_md5) as routes:
+    with routes_of(job, prompts) as routes:
         source = captured_routes(routes, tokenized.ids)
         loads = loads_of(job, tokenized, routes, source)
         sent = {name: order.permutation for name, order in orders.items() if order is not None}

@@ -188,10 +188,11 @@ def draw(seen: Foresight, path: Path) -> None:
             axes.errorbar(100 * one.gain, row, xerr=[[100 * (one.gain - one.low)], [100 * (one.high - one.gain)]],
                           fmt="o", color=colour, capsize=3)  # fmt: skip
         axes.axvline(0, color=FAINT, lw=0.8)
-        axes.axvline(100 * seen.rule.worthwhile, color=FAINT, lw=0.8, ls="--", label="worth while")
+        axes.axvline(100 * seen.rule.worthwhile, color=FAINT, lw=0.8, ls="--")
+        axes.text(100 * seen.rule.worthwhile, -0.9, " worth while", color=FAINT, fontsize=9, va="center")
         axes.set_yticks(range(len(shown)), [one.name for one in shown])
         axes.set(xlabel="predicted gain over shuffled, %")
-        axes.legend(loc="lower right", fontsize=9)
+        axes.set_ylim(-1.2, len(shown) - 0.4)
         toy = "; toy model: not your gain" if seen.model.toy else ""
         axes.set_title(f"{seen.job}: {seen.advice.answer}{toy}", loc="left", pad=8)
         with atomic_file(path) as sink:

@@ -103,7 +103,10 @@ def process_worker(server: Server, folder: Path) -> Iterator[psutil.Process]:
     finally:
         family = psutil.Process(started.pid).children(recursive=True) if started.poll() is None else []
         started.terminate()
-        started.wait(60)
+        try:
+            started.wait(60)
+        except subprocess.TimeoutExpired:  # it waits for a run that a test left at work
+            started.kill()
         for stray in psutil.wait_procs(family, 10)[1]:
             stray.kill()
 

@@ -148,6 +148,7 @@ def test_every_deployment_is_accepted_with_its_schedule_and_parameters(project: 
         ]
 
 
+@pytest.mark.long
 def test_a_run_comes_by_its_schedule_and_leaves_outputs_and_artifacts(project: Scheduled) -> None:
     client, name = project.deployments.client, NIGHTLY.format(FIRST)
     nightly = client.read_deployment_by_name(name)

@@ -101,6 +101,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
         detectable_gain_before=None,
         detectable_excess_before=None,
         placebo=False,
+        foretold=None,
         refusal=None,
     )
     return Project(plan, recording.inputs_of(job))

