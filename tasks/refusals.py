@@ -73,10 +73,11 @@ def foretold_refusal(foretold: Foretold | None, rule: Rule, detectable: float | 
     """Why a trial would show nothing, by what was predicted of its candidate; None: it may.
 
     Args:
-        foretold: the predicted gain over shuffled, which is no less than that over an order of today that groups.
+        foretold: the predicted gain over shuffled, which is no less than that over an order of today that groups. From
+            a sample of the prompts it is a low one, and refuses nothing.
         detectable: the smallest gain that the last look detects with 80 % power; None without history.
     """
-    if foretold is None:
+    if foretold is None or foretold.captured_share < 1:
         return None
     said = f"the candidate is predicted to gain {foretold.gain:+.1%} ({foretold.low:+.1%} to {foretold.high:+.1%})"
     if foretold.high < rule.worthwhile:

@@ -18,9 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-DEMO = Path(__file__).resolve().parent.parent / "demo"
-FEW = 96
-DOMAINS = 6
+FEW = 100
 ENGINE = {
     "args": {"max_num_seqs": 16, "max_model_len": 512, "dtype": "bfloat16", "enable_prefix_caching": False},
     "env": {"VLLM_CPU_KVCACHE_SPACE": "1"},
@@ -45,8 +43,7 @@ def generate(number: int, model: Path, tokens: int) -> tuple[float, float, float
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         prompts = root / "prompts.jsonl"
-        per_label = ["--per-label", str(-(-number // DOMAINS))]
-        maker = [sys.executable, DEMO / "make_prompts.py", "six-domains", *per_label, "-o", prompts]
+        maker = [sys.executable, Path(__file__).with_name("make_many.py"), str(number), "-o", prompts]
         subprocess.run(maker, check=True, stdout=subprocess.DEVNULL)
         sampling = {"temperature": 0, "max_tokens": tokens, "ignore_eos": True}
         job = {"prompts": "prompts.jsonl", "model": str(model), "engine": ENGINE, "sampling": sampling}

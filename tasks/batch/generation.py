@@ -313,6 +313,11 @@ def _refuse_other_engine(checkpoint: Checkpoint, engine: Engine) -> None:
         held: Mapping[str, Any] = json.loads(path.read_bytes())
     except OSError as error:
         raise CheckpointError(f"{path} cannot be written: {error.strerror}") from None
+    except ValueError:
+        raise CheckpointError(
+            f"{path} is damaged, so it cannot be told which engine gave the results beside it. Begin anew with "
+            "--restart, which moves the checkpoint aside"
+        ) from None
     then, now = ({name: one.get(name) for name in NEVER_MIXED} for one in (held, told))
     if then != now:
         raise CheckpointError(

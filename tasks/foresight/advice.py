@@ -53,7 +53,7 @@ def advise(
     today = next(one for one in forecast.predictions if one.name == "file")
     said = f"the best order, {best.name}, is predicted to gain {interval(best)} over shuffled"
     if best.high < rule.worthwhile:
-        return Advice("don't", f"{said}: surely below the {rule.worthwhile:.0%} that is worth while", best.name)
+        return Advice("don't", f"{said}: below the {rule.worthwhile:.0%} that is worth while", best.name)
     if best.gain < rule.worthwhile:
         return Advice("don't", f"{said}: most likely below the {rule.worthwhile:.0%} that is worth while", best.name)
     more = (1 + best.gain) / (1 + max(0.0, today.gain)) - 1  # which is what the trial would see

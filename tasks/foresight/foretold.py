@@ -27,6 +27,8 @@ class Foretold(BaseModel):
     gain: float
     low: float
     high: float
+    # Of the job's prompts; below 1 their groups were thinner than the file's, and the gain is a low one.
+    captured_share: float = 1.0
 
 
 def plan_dir(job: Job) -> Path:
@@ -46,6 +48,7 @@ def read_foretold(job: Job, model: ModelFacts, dataset_md5: str) -> Foretold | N
             and forecast["costs"]["args"] == job.engine.args
         )
         own = next(one for one in forecast["orders"] if OrderSpec.model_validate(one["order"]) == job.order)
-        return Foretold.model_validate(own) if fits else None
-    except (OSError, ValueError, KeyError, TypeError, StopIteration):
+        share = forecast["captured"] / plan["facts"]["prompts"]
+        return Foretold.model_validate({**own, "captured_share": share}) if fits else None
+    except (OSError, ArithmeticError, ValueError, KeyError, TypeError, StopIteration):
         return None

@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orderproof.tasks.errors import OrderproofError
-from orderproof.tasks.prompts.arriving import BYTE_ORDER_MARK, STANDARD_STREAM
+from orderproof.tasks.prompts.arriving import BYTE_ORDER_MARK, LINE_LIMIT_BYTES, STANDARD_STREAM
 
 ID_FIELDS = ("id", "custom_id")  # ours, and that of OpenAI's batch format
 BATCH_FIELDS = frozenset({"body", "response"})  # of that format's requests and answers
@@ -145,7 +145,10 @@ def stream_rows(name: str, file: BinaryIO, hashed: Callable[[bytes], object]) ->
         RowError: there are none, one is not an object, or one has no id.
     """
     number = 0
-    for place, raw in enumerate(file, 1):
+    for place, raw in enumerate(iter(lambda: file.readline(LINE_LIMIT_BYTES), b""), 1):
+        if len(raw) == LINE_LIMIT_BYTES:
+            limit = f"{LINE_LIMIT_BYTES >> 20} MiB"
+            raise RowError(f"{name}, line {place} is longer than {limit}: JSON lines hold one object each")
         hashed(raw)
         line = raw.removeprefix(BYTE_ORDER_MARK) if place == 1 else raw
         if line and not line.isspace():

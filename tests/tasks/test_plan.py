@@ -392,7 +392,10 @@ def test_a_secret_of_the_environment_is_not_registered(tmp_path: Path) -> None:
 
 
 def test_what_was_foretold_is_registered_and_may_refuse(tmp_path: Path) -> None:
-    much, little = Foretold(gain=0.2, low=0.1, high=0.3), Foretold(gain=0.0, low=-0.01, high=0.01)
+    much, little = (
+        Foretold(gain=0.2, low=0.1, high=0.3),
+        Foretold(gain=0.0, low=-0.01, high=0.01),
+    )
     assert registered(planned(tmp_path, foretold=much)).foretold == much
     assert planned(tmp_path, foretold=much).refusal is None
     assert "surely below the 3%" in (planned(tmp_path, foretold=little).refusal or "")

@@ -63,7 +63,7 @@ def test_an_order_is_chosen_by_prompts_that_it_did_not_learn_from(tmp_path: Path
 @pytest.mark.parametrize(
     ("gain", "file_gain", "detectable", "reason"),
     [
-        (0.005, 0.0, None, "surely below the 3%"),
+        (0.005, 0.0, None, "+2.5%) over shuffled: below the 3%"),
         (0.02, 0.0, None, "most likely below the 3%"),
         (0.06, 0.0, 0.08, "the smallest gain that a trial detects here is 8.0%"),
         (0.20, 0.19, None, "but the file's own order has +19.0%"),

@@ -23,13 +23,21 @@ def job_with_plan(root: Path, **changes: Any) -> Job:
         {"order": {"method": "label"}, "gain": 0.2, "low": 0.18, "high": 0.22},
     ]
     costs = {"model": MOE.fingerprint, "args": job.engine.args}
-    plan = {"dataset_md5": "md5", "sampling": job.sampling, "forecast": {"costs": costs, "orders": orders}, **changes}
+    plan = {
+        "dataset_md5": "md5",
+        "facts": {"prompts": 4},
+        "sampling": job.sampling,
+        "forecast": {"captured": 4, "costs": costs, "orders": orders},
+        **changes,
+    }
     write_atomically(plan_dir(job) / PLAN_FILE, json.dumps(plan))
     return job
 
 
 def test_the_jobs_own_order_was_foretold(tmp_path: Path) -> None:
-    assert read_foretold(job_with_plan(tmp_path), MOE, "md5") == Foretold(gain=0.2, low=0.18, high=0.22)
+    assert read_foretold(job_with_plan(tmp_path), MOE, "md5") == Foretold(
+        gain=0.2, low=0.18, high=0.22, captured_share=1.0
+    )
 
 
 def test_a_plan_of_something_else_foretells_nothing(tmp_path: Path) -> None:
@@ -75,6 +83,12 @@ def test_a_trial_that_was_foretold_to_show_nothing_is_refused(
     refusal = foretold_refusal(Foretold(gain=gain, low=0.0, high=high), Rule(), detectable)
     assert (refusal is None) == (reason is None)
     assert reason is None or reason in (refusal or "")
+
+
+def test_a_prediction_from_a_sample_is_a_low_one_and_refuses_nothing() -> None:
+    little = {"gain": 0.0, "low": -0.01, "high": 0.01}
+    assert foretold_refusal(Foretold(**little), Rule(), None)
+    assert foretold_refusal(Foretold(**little, captured_share=0.99), Rule(), None) is None
 
 
 def test_where_nothing_was_foretold_nothing_is_refused() -> None:
