@@ -10,8 +10,9 @@ captured routes, for the order that was sent and the lengths that came back.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,6 +110,27 @@ def fit_costs(steps: TimedSteps, source: str) -> Fit:
     return Fit(costs, len(ms), explained, float(np.sqrt(variance) / ms.mean()), float(errors[len(sizes)]))
 
 
+def fit_passes(passes: Sequence[TimedSteps], source: str) -> Fit:
+    """The fit to all passes. The steps of one pass share its machine's state, so the error of an expert's cost is the
+    larger one of the steps' and of the delete-one-pass jackknife (Efron, 1982).
+
+    Raises:
+        RoutingError: as `fit_costs`.
+    """
+    whole, costs = fit_costs(joined(passes), source), []
+    for left_out in range(len(passes)):
+        with contextlib.suppress(RoutingError):  # without this pass nothing tells an expert's cost
+            rest = [one for k, one in enumerate(passes) if k != left_out]
+            costs.append(fit_costs(joined(rest), source).costs.expert_ms)
+    between = float(np.sqrt((len(costs) - 1) * np.var(costs))) if costs else 0.0
+    return replace(whole, expert_ms_error=max(whole.expert_ms_error, between))
+
+
+def joined(passes: Sequence[TimedSteps]) -> TimedSteps:
+    """All steps of some passes."""
+    return TimedSteps(*(np.concatenate([getattr(one, name) for one in passes]) for name in TimedSteps.__annotations__))
+
+
 def calibrate(
     engine: Engine,
     job: Job,
@@ -143,8 +165,8 @@ def calibrate(
     # Forth and back, so that a steady drift of the machine is no difference between the two orders.
     orders = [shuffled, alike, *small, *small[::-1], alike, generator.permutation(shuffled)]
     passes = [_timed_pass(engine, job, prompts, routes, order) for order in orders]
-    steps = TimedSteps(*(np.concatenate([getattr(one, name) for one in passes]) for name in TimedSteps.__annotations__))
-    fit = fit_costs(steps, f"{len(steps.ms)} steps timed on {engine.info.machine.get('device', 'this engine')}")
+    timed = sum(len(one.ms) for one in passes)
+    fit = fit_passes(passes, f"{timed} steps timed on {engine.info.machine.get('device', 'this engine')}")
     return Calibration(fit, _expert_ms_of_bandwidth(engine, job, bytes_per_expert))
 
 

@@ -14,7 +14,7 @@ from orderproof.tasks.engines.replay import ReplayEngine, Settings
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.prompts import TokenizedPrompts
 from orderproof.tasks.routing import RoutingError
-from orderproof.tasks.routing.calibration import TimedSteps, calibrate, fit_costs
+from orderproof.tasks.routing.calibration import TimedSteps, calibrate, fit_costs, fit_passes, joined
 from orderproof.tasks.routing.routes import Routes, RoutesRecord, write_routes
 from orderproof.tasks.routing.source import captured_routes
 from orderproof.tasks.routing.step_costs import StepCosts
@@ -71,6 +71,23 @@ def test_batch_sizes_seen_a_few_times_have_no_base_of_their_own() -> None:
     steps = drawn_steps(2, noise=0.0)
     rare = replace(steps, running=np.where(np.arange(len(steps.ms)) < 7, 5, steps.running))
     assert fit_costs(rare, "timed").costs.batches == TRUE.batches
+
+
+def test_passes_on_a_machine_that_changes_make_the_cost_doubtful() -> None:
+    """Each pass alone is without noise; from one to the next the machine is up to a fifth slower or faster."""
+    factors = np.exp(0.1 * np.random.default_rng(0).standard_normal((40, 6)))
+    held = {"passes": 0, "steps": 0}
+    for run in factors:
+        passes = [drawn_steps(seed, noise=0.0, steps=300) for seed in range(len(run))]
+        passes = [replace(one, ms=factor * one.ms) for one, factor in zip(passes, run, strict=True)]
+        fit = fit_passes(passes, "timed")
+        off, of_steps = abs(fit.costs.expert_ms - TRUE.expert_ms), fit_costs(joined(passes), "timed").expert_ms_error
+        held["passes"] += off < 2 * fit.expert_ms_error
+        held["steps"] += off < 2 * of_steps
+    assert held["passes"] >= 30  # of 40; few passes know their own spread badly
+    assert held["steps"] < held["passes"] - 5
+    calm = fit_passes([drawn_steps(seed, noise=0.0, steps=300) for seed in range(6)], "timed")
+    assert calm.expert_ms_error < 0.01 * fit.expert_ms_error
 
 
 @pytest.mark.parametrize("kept", [0, 7])
