@@ -118,7 +118,7 @@ def draw(found: dict[str, dict[str, Any]], path: Path) -> None:
             axes.set_title(mix, loc="left")
             axes.set_xlabel("gain over shuffled, %")
         panels[0].set_yticks(range(len(ORDERS)), list(reversed(ORDERS.values())))
-        panels[-1].legend(loc="lower right", fontsize=8)
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
         figure.suptitle("toy model on 2 CPU cores: not your gain", x=0.99, ha="right", fontsize=8, color="#666666")
         figure.savefig(path, dpi=DPI, facecolor="white")
 
