@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from orderproof.tasks.baseline.record import Reproduction, keep, read_runs, reports_of
 from orderproof.tasks.jobs import Job
-from orderproof.tasks.tracking import connected, dataset_input, write_run
+from orderproof.tasks.tracking.beside import send
 from orderproof.tasks.tracking.runs import LONGEST_PARAMETER_CHARS, RunRecord, epoch_ms
 
 RUN_TAG = "orderproof.baseline"
@@ -21,16 +21,8 @@ def log_reproduction(job: Job, made: Reproduction, *, dvc_revision: str | None =
     Raises:
         TrackingError: the tracker is down or refuses.
     """
-    folder = reports_of(job)
-    with connected(job, f"reproduction {made.run}", folder) as (client, experiment):
-        known = client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{made.run}'", max_results=1)
-        record = _record(made, dvc_revision)
-        dataset = dataset_input(job, made.dataset_md5, {"prompts": made.outputs.outputs})
-        run_id = write_run(client, experiment, record, known[0] if known else None, dataset)
-        for path in (folder / f"{made.run}.json", folder / f"{made.run}.png"):
-            if path.exists():
-                client.log_artifact(run_id, str(path))
-        client.set_terminated(run_id, end_time=record.end_ms)
+    record = _record(made, dvc_revision)
+    run_id = send(job, "reproduction", reports_of(job), RUN_TAG, record, (made.dataset_md5, made.outputs.outputs))
     sent = made.model_copy(update={"mlflow_run": run_id})
     keep(job, sent)
     return sent

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 from orderproof.tasks.batch.record import BatchRun, keep, read_runs, reports_of
 from orderproof.tasks.evidence import canonical_json
 from orderproof.tasks.jobs import Job
-from orderproof.tasks.tracking import connected, dataset_input, write_run
+from orderproof.tasks.tracking.beside import runs_tagged, send
 from orderproof.tasks.tracking.runs import LONGEST_PARAMETER_CHARS, RunRecord, epoch_ms
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
 
 RUN_TAG = "orderproof.batch"
 METRICS = (
@@ -52,16 +51,8 @@ def log_batch(job: Job, run: BatchRun, *, dvc_revision: str | None = None) -> Ba
     Raises:
         TrackingError: the tracker is down or refuses.
     """
-    folder = reports_of(job)
-    with connected(job, f"run {run.run}", folder) as (client, experiment):
-        known = _known(client, experiment, run.run)
-        record = _record(run, dvc_revision)
-        dataset = dataset_input(job, run.dataset_md5, {"prompts": run.prompts})
-        run_id = write_run(client, experiment, record, known[0] if known else None, dataset)
-        for path in (folder / f"{run.run}.json", folder / f"{run.run}.png"):
-            if path.exists():
-                client.log_artifact(run_id, str(path))
-        client.set_terminated(run_id, end_time=record.end_ms)
+    record = _record(run, dvc_revision)
+    run_id = send(job, "run", reports_of(job), RUN_TAG, record, (run.dataset_md5, run.prompts))
     sent = run.model_copy(update={"mlflow_run": run_id})
     keep(job, sent)
     return sent
@@ -73,7 +64,7 @@ def begin_run(client: MlflowClient, experiment: str, run: str, started: datetime
     Args:
         run, killed: names of runs as their records have or would have them.
     """
-    for one in _known(client, experiment, killed) if killed else ():
+    for one in runs_tagged(client, experiment, RUN_TAG, killed) if killed else ():
         client.set_terminated(one.info.run_id, "KILLED")
     made = client.create_run(experiment, round(started.timestamp() * 1000), {RUN_TAG: run}, _name(started))
     return str(made.info.run_id)
@@ -119,11 +110,6 @@ def _record(run: BatchRun, dvc_revision: str | None) -> RunRecord:
         metrics={key: float(value) for key, value in figures.items() if value is not None},
         series={name: [point[k] for point in thinned] for k, name in enumerate(CURVES)} if thinned else {},
     )
-
-
-def _known(client: MlflowClient, experiment: str, run: str) -> list[Run]:
-    """What the tracker holds of a run: one or nothing."""
-    return list(client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{run}'", max_results=1))
 
 
 def _name(started: datetime) -> str:
