@@ -18,7 +18,7 @@ from typing import Any
 from orderproof.tasks import promotion, tracking
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.evidence import VERDICT_FILE, Trial, write_verdict
-from orderproof.tasks.files import write_atomically
+from orderproof.tasks.files import md5_of, write_atomically
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.models import read_model
 from orderproof.tasks.orders import Order
@@ -169,6 +169,27 @@ def _publish(job: Job, recorded: dvc.Recorded, message: str) -> list[str]:
         return list(publish.publish(job.root, recorded.stage, job.reporting.publish, message).notes)
     except dvc.DvcError as error:
         return [f"not published: {error}"]
+
+
+def record_outputs(job: Job, stage: str, inputs: Inputs, made: Mapping[str, str], message: str) -> Sequence[str]:
+    """Tell DVC what was generated in the job's order, and git as far as the job asks for it.
+
+    Args:
+        stage: its name before the `@`.
+        made: md5 of further files that it rests on, by path.
+
+    Returns:
+        What to know of it.
+
+    Raises:
+        DvcError: DVC or git failed, or an input changed meanwhile, which is then not recorded.
+    """
+    name, order = dvc.stage_of(job.name, stage), job.data_dir / promotion.ORDER_FILE
+    pinned = {str(order.relative_to(job.root)): md5_of(order)} if order.exists() else {}
+    recorded = dvc.record_in_dvc(job.root, name, {**inputs.files, **made, **pinned}, inputs.params)
+    if not recorded.recorded:
+        return [f"not recorded in DVC: {recorded.why}"]
+    return publish.publish(job.root, name, job.reporting.publish, message).notes
 
 
 def git_revision(root: Path) -> str | None:

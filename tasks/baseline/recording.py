@@ -9,11 +9,9 @@ from __future__ import annotations
 from orderproof.tasks.baseline.picture import draw_divergence
 from orderproof.tasks.baseline.record import Reproduction, keep, keep_newest, reports_of
 from orderproof.tasks.baseline.tracking import log_waiting
-from orderproof.tasks.files import md5_of
 from orderproof.tasks.jobs import Job
-from orderproof.tasks.promotion import ORDER_FILE, dvc, publish
 from orderproof.tasks.promotion.dvc import DvcError
-from orderproof.tasks.recording import Inputs, git_revision
+from orderproof.tasks.recording import Inputs, git_revision, record_outputs
 from orderproof.tasks.tracking import TrackingError
 
 
@@ -32,14 +30,8 @@ def report(job: Job, made: Reproduction, prefect_run: str | None) -> Reproductio
 
 def record(job: Job, made: Reproduction, inputs: Inputs) -> Reproduction:
     """Tell DVC of baseline.json, and git as far as the job asks for it; never of inputs that changed meanwhile."""
-    stage, order = dvc.stage_of(job.name, "baseline"), job.data_dir / ORDER_FILE
-    pinned = {made.baseline: made.baseline_md5}
-    if order.exists():
-        pinned[str(order.relative_to(job.root))] = md5_of(order)
+    baseline = {made.baseline: made.baseline_md5}
     try:
-        recorded = dvc.record_in_dvc(job.root, stage, {**inputs.files, **pinned}, inputs.params)
-        if not recorded.recorded:
-            return made.noting(f"not recorded in DVC: {recorded.why}")
-        return made.noting(*publish.publish(job.root, stage, job.reporting.publish, made.sentence()).notes)
+        return made.noting(*record_outputs(job, "baseline", inputs, baseline, made.sentence()))
     except DvcError as error:
         return made.noting(f"not recorded in DVC: {error}")

@@ -9,11 +9,10 @@ from __future__ import annotations
 from orderproof.tasks.batch.picture import draw_batch
 from orderproof.tasks.batch.record import BatchRun, keep, reports_of
 from orderproof.tasks.batch.tracking import log_waiting
-from orderproof.tasks.files import md5_of
 from orderproof.tasks.jobs import Job
-from orderproof.tasks.promotion import ORDER_FILE, dvc, publish
+from orderproof.tasks.promotion import ORDER_FILE
 from orderproof.tasks.promotion.dvc import DvcError
-from orderproof.tasks.recording import Inputs, git_revision
+from orderproof.tasks.recording import Inputs, git_revision, record_outputs
 from orderproof.tasks.tracking import TrackingError
 
 
@@ -42,14 +41,9 @@ def record(job: Job, run: BatchRun, inputs: Inputs | None) -> BatchRun:
             f"not recorded in DVC: the prompts came as a stream and are kept in {job.prompts}. To version both, give "
             f"that file to a job as its `prompts`, or `dvc add` it with a copy of {run.outputs}"
         )
-    stage = dvc.stage_of(job.name, "generate")
-    order = job.data_dir / ORDER_FILE
-    pinned = {str(order.relative_to(job.root)): md5_of(order)} if order.exists() else {}
     try:
-        recorded = dvc.record_in_dvc(job.root, stage, {**inputs.files, **pinned}, inputs.params)
-        if not recorded.recorded:
-            return run.noting(f"not recorded in DVC: {recorded.why}")
-        return run.noting(*publish.publish(job.root, stage, job.reporting.publish, run.sentence()).notes)
+        return run.noting(*record_outputs(job, "generate", inputs, {}, run.sentence()))
     except DvcError as error:
-        missing = "" if order.exists() else f"; `orderproof measure {job.name}` chooses an order, and the file with it"
+        chosen = (job.data_dir / ORDER_FILE).exists()
+        missing = "" if chosen else f"; `orderproof measure {job.name}` chooses an order, and the file with it"
         return run.noting(f"not recorded in DVC: {error}{missing}")
