@@ -1,3 +1,5 @@
+"""The command line, as a shell would call it: what it says, where it says it, and with which exit code."""
+
 from __future__ import annotations
 
 import json
@@ -13,19 +15,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import typer
 from ruamel.yaml import YAML
 
 from orderproof.flows import cli
 from orderproof.tasks.evidence import Trial, write_verdict
 from orderproof.tasks.judgement import judge
+from orderproof.tasks.prompts.stream import LINGER_S
 from tests.tasks.foresight.foreseen import calibrated, make_job
 from tests.tasks.signals.test_embedding_table import save
 from tests.tasks.tiny_tokenizer import save_model
 from tests.tasks.trial_maker import make_trial
 
-COMMANDS = sorted(
-    command.name or str(command.callback and command.callback.__name__) for command in cli.app.registered_commands
-)
+COMMANDS = sorted(typer.main.get_group(cli.app).commands)
 JOB = {"prompts": "data/it/prompts.jsonl", "model": "m", "engine": {"args": {"max_num_seqs": 8}}}
 FIRST, SECOND = "20261129T144640Z-3f9a", "20261130T144640Z-77aa"
 
@@ -180,6 +182,19 @@ def test_words_that_no_command_knows_are_wrong_usage(run: Run, project: Path, ar
     result = run(*arguments)
     assert (result.code, result.out) == (2, "")
     assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("option", ["--follow", "--linger"])
+def test_what_only_a_stream_has_is_wrong_usage_without_one(run: Run, project: Path, option: str) -> None:
+    result = run("generate", "it", option, "5")
+    assert (result.code, result.out) == (2, "")
+    assert option in result.err
+    assert "--prompts" in result.err
+
+
+def test_help_tells_how_long_a_window_lingers(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert f"[default: ({LINGER_S})]" in run("generate", "--help").out
 
 
 @pytest.mark.parametrize("command", ["plan", "capture", "lossy", "measure", "reproduce", "validate"])

@@ -1,0 +1,61 @@
+"""The command `orderproof`: words on a command line → flows and tasks, and their results as text, JSON and exit codes.
+
+In: arguments. Out: results on standard output, everything else on standard error. Exit codes: 0 finished, 1 failed, 2
+wrong usage; with --exit-code the verdict's own (promote 0, keep 10, inconclusive 11, refused 12, invalid 13) or the
+reproduction's (reproduced 0, outputs differ 20, scores moved 21).
+
+    measure.py   measure, decide, demote, validate
+    generate.py  generate, reproduce
+    plan.py      plan, capture, lossy
+    order.py     order, restore
+    status.py    status, log, doctor, ui
+
+Heavy imports are inside the commands: help and a mistake in the words are there at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import typer
+
+from orderproof.flows.cli import generate, measure, order, plan, status
+from orderproof.tasks.errors import OrderproofError
+from orderproof.tasks.jobs import JobError
+
+app = typer.Typer(
+    name="orderproof",
+    help="Decide with evidence in which order to send an offline batch to a mixture-of-experts model.",
+    epilog="Start with: orderproof doctor; orderproof validate JOB; orderproof measure JOB",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+for subject in (measure, generate, plan, order, status):
+    app.add_typer(subject.commands)
+
+
+def main() -> None:
+    """Run the command. A mistake that the user can mend is one message, never a traceback."""
+    logging.captureWarnings(True)
+    try:
+        app()
+    except JobError as error:
+        _fail(str(error), 2)
+    except OrderproofError as error:
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        _fail(
+            "interrupted; what was finished is kept: blocks in the trial's folder, results in the batch's checkpoint",
+            130,
+        )
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of a pipe went away: nothing to say, and nobody to say it to
+        raise SystemExit(1) from None
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"orderproof: {message}", file=sys.stderr)
+    raise SystemExit(code)

@@ -1,0 +1,63 @@
+"""What commands do alike: their common arguments, the job they are given, what stands around a flow, how they answer.
+
+In: the words of one command. Out: a checked `Job`, an answer on standard output, or a mistake. Knows no command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from orderproof.tasks.errors import OrderproofError
+from orderproof.tasks.jobs import Job, load_job
+
+Name = Annotated[str, typer.Argument(metavar="JOB", help="A name under `jobs` in params.yaml.")]
+NameOrAll = Annotated[str | None, typer.Argument(metavar="[JOB]", help="A name under `jobs`; without it all of them.")]
+Params = Annotated[Path, typer.Option("--params", help="The project's params.yaml.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, for machines.")]
+PARAMS = Path("params.yaml")
+
+
+def examples(*lines: str) -> str:
+    """How a command is called, below its help."""
+    return "Examples:\n\n" + "\n\n".join(f"`{line}`" for line in lines)
+
+
+def checked_job(params: Path, name: str) -> Job:
+    """A job of which all was checked that can be told in no time, before Prefect or an engine starts.
+
+    Raises:
+        JobError: params.yaml or the job in it is wrong.
+        ModelError: a folder is no model's.
+    """
+    from orderproof.tasks.models import read_model
+
+    job = load_job(params, name)
+    read_model(job.model_path, job.model, job.adapters)
+    return job
+
+
+@contextlib.contextmanager
+def prefect_around(kept: str) -> Iterator[None]:
+    """Around a flow. `kept` says what outlives a server that goes away, and how to go on."""
+    if home := os.environ.get("PREFECT_HOME"):
+        Path(home).mkdir(parents=True, exist_ok=True)  # Prefect opens a database there, and fails for minutes without
+    import httpx
+
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise OrderproofError(
+            f"the Prefect server is gone ({error}), so it does not know how this run ended. {kept}"
+        ) from None
+
+
+def say(value: Any, as_json: bool, lines: list[str]) -> None:
+    """A command's answer, for machines or for people."""
+    print(json.dumps(value, ensure_ascii=False) if as_json else "\n".join(lines))
