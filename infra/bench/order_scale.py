@@ -1,48 +1,73 @@
-"""What ordering costs: seconds and resident memory at N and 10 N prompts, by signal, whole and in windows.
+"""What ordering costs: seconds and resident memory at growing numbers of prompts, by signal, whole and in windows.
 
-In: a served model's folder and a number of prompts (infra/bench/make_many.py makes them). Out: a line per case, and how
-many times longer ten times the prompts took. Each case is the command itself in a process of its own; its memory is
-the largest resident set that the kernel counted for it, or for a process that it started.
+In: a served model's folder and numbers of prompts (infra/bench/make_many.py makes them). Out: a Markdown row per case,
+and how many times longer it took than with the number before; with --json the figures. Each case is the command itself
+in a process of its own; its memory is the largest resident set that the kernel counted for it, or for a process that it
+started. A sentence embedding runs a second model, so it stops at EMBEDDED_PROMPTS.
 
-    python infra/bench/order_scale.py data/models/demo-moe --prompts 1000000
+    python infra/bench/order_scale.py data/models/demo-moe --prompts 10000 100000 1000000
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-SIGNALS = ("lexical", "token")
+SIGNALS = ("lexical", "token", "embedding")
+EMBEDDED_PROMPTS = 10_000
 WINDOWS = (None, 256)
-TENFOLD = 10
 COMMAND = [sys.executable, "-c", "from orderproof.flows.cli import main; main()", "order"]
 
 
 def main() -> None:
     options = _arguments()
+    print("| signal | window | prompts | seconds | MiB | times the row before |\n|---|---|---|---|---|---|")
+    told = []
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        files = {}
-        for number in (options.prompts // TENFOLD, options.prompts):
-            files[number] = Path(folder) / f"{number}.jsonl"
+        files = {number: Path(folder) / f"{number}.jsonl" for number in sorted(options.prompts)}
+        for number, path in files.items():
             maker = Path(__file__).with_name("make_many.py")
-            subprocess.run([sys.executable, str(maker), str(number), "-o", str(files[number])], check=True)
-        print(f"{'signal':<10}{'window':>8}{'prompts':>10}{'seconds':>9}{'MiB':>7}{'ratio':>7}")
-        for signal in options.signals:
-            for window in WINDOWS:
-                earlier = None
-                for number, path in files.items():
-                    seconds, mib = order(path, Path(folder) / "sorted.jsonl", signal, window, options.model)
-                    ratio = f"{seconds / earlier:.1f}" if earlier else ""
-                    print(
-                        f"{signal:<10}{window or 'whole':>8}{number:>10}{seconds:>9.1f}{mib:>7.0f}{ratio:>7}",
-                        flush=True,
-                    )
-                    earlier = seconds
+            words = [sys.executable, str(maker), str(number), "-o", str(path)]
+            subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+        for case in cases(files, options.signals, options.model):
+            told.append(case)
+            ratio = "" if case["ratio"] is None else f"{case['ratio']:.1f}"
+            print(
+                f"| {case['signal']} | {case['window'] or 'whole file'} | {case['prompts']:,} | {case['seconds']:.1f} "
+                f"| {case['mib']:.0f} | {ratio} |",
+                flush=True,
+            )
+    if options.json:
+        options.json.write_text(json.dumps(told, indent=1) + "\n")
+
+
+def cases(files: Mapping[int, Path], signals: list[str], model: Path) -> Iterator[dict[str, Any]]:
+    """Each signal and window, from the smallest file to the largest."""
+    for signal in signals:
+        for window in WINDOWS:
+            earlier = None
+            for number, path in files.items():
+                if signal == "embedding" and number > EMBEDDED_PROMPTS:
+                    continue
+                seconds, mib = order(path, path.with_name("sorted.jsonl"), signal, window, model)
+                ratio = seconds / earlier if earlier else None
+                yield {
+                    "signal": signal,
+                    "window": window,
+                    "prompts": number,
+                    "seconds": seconds,
+                    "mib": mib,
+                    "ratio": ratio,
+                }
+                earlier = seconds
 
 
 def order(prompts: Path, output: Path, signal: str, window: int | None, model: Path) -> tuple[float, float]:
@@ -62,9 +87,10 @@ def order(prompts: Path, output: Path, signal: str, window: int | None, model: P
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--prompts", type=int, default=1_000_000)
-    parser.add_argument("--signals", nargs="+", choices=SIGNALS, default=SIGNALS)
+    parser.add_argument("--prompts", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--signals", nargs="+", choices=SIGNALS, default=list(SIGNALS))
     parser.add_argument("--folder", type=Path, help="for the files, about 1 KB a prompt; default: the system's")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
     return parser.parse_args()
 
 

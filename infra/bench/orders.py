@@ -1,9 +1,9 @@
 """Predicted and measured: what orders gain over shuffled, by replay of captured routes and on the real engine.
 
 In: a job of params.yaml and the orders to compare: a method or a signal, with `/N` for windows of N prompts and `xN`
-for N clusters; `oracle` is greedy by the real routes. Out: a line per order with its measured gain, and beside it the
-predicted one where the job's routes were captured (`orderproof capture JOB`); with --json one object. All are measured
-in one interleaved comparison.
+for N clusters; `oracle` is greedy by the real routes, `recipe` and `multilingual` are the published way (recipe.py).
+Out: a line per order with its measured gain, and beside it the predicted one where the job's routes were captured
+(`orderproof capture JOB`); with --json one object. All are measured in one interleaved comparison.
 
     python infra/bench/orders.py six-domains --blocks 5
     python infra/bench/orders.py six-domains --orders label label/64 label/128     # what windows keep
@@ -23,6 +23,7 @@ from typing import get_args
 
 import arms
 import numpy as np
+import recipe
 
 from orderproof.tasks.foresight.constants import read_costs
 from orderproof.tasks.foresight.planning import loads_of
@@ -34,6 +35,7 @@ from orderproof.tasks.routing.choice import oracle
 from orderproof.tasks.routing.routes import Routes, open_routes
 from orderproof.tasks.routing.source import captured_routes
 from orderproof.tasks.routing.tally import Setting
+from orderproof.tasks.signals import texts_of
 from orderproof.tasks.signals.served import Served
 
 ORDERS = ("file", "label", "label/128", "embedding", "lexical", "token", "predicted", "greedy")
@@ -81,6 +83,9 @@ def spec_of(name: str) -> OrderSpec:
 
 
 def _order(job: Job, prompts: arms.Prompts, name: str, batch: int | None) -> Order:
+    if name in (recipe.ENGLISH, recipe.MULTILINGUAL):
+        sent = recipe.order(texts_of(prompts.view, range(len(prompts.view))), name)
+        return Order(sent, name, {}, {}, prompts.dataset_md5)
     if name != ORACLE:
         return prompts.order(spec_of(name))
     with routes_of(job, prompts) as routes:

