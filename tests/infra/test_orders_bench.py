@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -71,7 +72,7 @@ def test_the_recipe_sorts_by_cluster_and_keeps_the_file_s_order_within_one() -> 
     assert sorted(sent.tolist()) == list(range(64))
     # 16 clusters of two kinds: none holds both, and in each numbers ascend, so that kinds change and numbers fall
     # no more often than a new cluster begins.
-    assert sum(a % 2 != b % 2 or b < a for a, b in zip(sent[:-1], sent[1:], strict=True)) < recipe.CLUSTERS
+    assert sum(a % 2 != b % 2 or b < a for a, b in itertools.pairwise(sent)) < recipe.CLUSTERS
 
 
 def test_the_recipe_s_other_embedding_names_the_package_that_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
