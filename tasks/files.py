@@ -17,19 +17,34 @@ from typing import IO, Any
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Iterator[IO[Any]]:
     """Open a binary file that appears at `path` only if the block ends without an error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    with atomic_files(path) as (sink,):
+        yield sink
+
+
+@contextlib.contextmanager
+def atomic_files(*paths: Path) -> Iterator[list[IO[Any]]]:
+    """Open binary files that appear only if the block ends without an error: in turn, once all of them are on disk."""
+    parts: list[str] = []
     try:
-        with os.fdopen(descriptor, "wb") as sink:
-            yield sink
-            sink.flush()
-            os.fsync(sink.fileno())
-        os.chmod(name, 0o666 & ~_umask())  # mkstemp's 0600 would hide the file from the user's group
-        os.replace(name, path)
-        sync_folder(path.parent)
+        with contextlib.ExitStack() as opened:
+            sinks: list[IO[Any]] = []
+            for path in paths:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+                parts.append(name)
+                sinks.append(opened.enter_context(os.fdopen(descriptor, "wb")))
+            yield sinks
+            for sink in sinks:
+                sink.flush()
+                os.fchmod(sink.fileno(), 0o666 & ~_umask())  # mkstemp's 0600 would hide it from the user's group
+                os.fsync(sink.fileno())
+        for name, path in zip(parts, paths, strict=True):
+            os.replace(name, path)
+            sync_folder(path.parent)
     except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
+        for name in parts:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name)
         raise
 
 

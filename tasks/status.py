@@ -13,6 +13,7 @@ from typing import Any
 
 from orderproof.tasks.baseline.record import ReproductionError, read_newest
 from orderproof.tasks.batch.checkpoint import FOLDER, RESULTS_FILE, CheckpointError, progress_of
+from orderproof.tasks.batch.coming import STREAMED_FILE
 from orderproof.tasks.batch.record import BatchRecordError, read_runs
 from orderproof.tasks.batch.underway import underway
 from orderproof.tasks.evidence import VERDICT_FILE, EvidenceError, History, Trial, read_history
@@ -47,7 +48,8 @@ def job_status(job: Job) -> dict[str, Any]:
           `prefect_run`, `prompts`, `done`, `rate_req_s` (so far), `seconds_left` (at that rate); null before
         - `last_run`: null, or the newest batch that came to its end: `run`, `ended`, `order`, `prompts`, `failed`,
           `throughput_req_s`, `throughput_tok_s`, `replicas`, `imbalance` (the slowest replica's time over their mean),
-          `outputs`, `current` (the outputs are of the prompts as they are now), `sent` (MLflow has it)
+          `outputs`, `streamed` (its prompts came as a stream, and are kept), `current` (the outputs are of the job's
+          own prompts as they are now), `sent` (MLflow has it)
         - `reproduction`: null, or the newest: `run`, `ended`, `answer`, `identical` of `compared` outputs, `scores`
           (their answer), `changes` (how many settings), `current` (of the outputs that the job has now; null: none)
         - `incomplete`: trials without a verdict, which were stopped or are being measured now
@@ -130,10 +132,8 @@ def _order(promotion: Promotion) -> dict[str, Any]:
 def _stale(job: Job, promotion: Promotion | None) -> bool | None:
     if promotion is None or not promotion.promoted:
         return False
-    try:
-        return md5_of(job.prompts_path) != promotion.order.dataset_md5
-    except OSError:
-        return None
+    fits = _is(job.prompts_path, promotion.order.dataset_md5)
+    return None if fits is None else not fits
 
 
 def _last_verdict(reports: Path, trials: Sequence[Trial], problems: list[str]) -> dict[str, Any] | None:
@@ -189,16 +189,13 @@ def _last_run(job: Job, problems: list[str]) -> dict[str, Any] | None:
     if not runs:
         return None
     last = runs[-1]
-    try:
-        current: bool | None = md5_of(job.prompts_path) == last.dataset_md5
-    except OSError:
-        current = None
     return {
         **{key: getattr(last, key) for key in ("run", "prompts", "failed", "outputs")},
         **{key: getattr(last, key) for key in ("throughput_req_s", "throughput_tok_s", "replicas", "imbalance")},
         "ended": last.ended_utc,
         "order": last.order.method,
-        "current": current,
+        "streamed": bool(_is(job.data_dir / STREAMED_FILE, last.dataset_md5)),
+        "current": _is(job.prompts_path, last.dataset_md5),
         "sent": last.mlflow_run is not None,
     }
 
@@ -211,10 +208,6 @@ def _reproduction(job: Job, problems: list[str]) -> dict[str, Any] | None:
         return None
     if made is None:
         return None
-    try:
-        current: bool | None = md5_of(job.root / made.baseline) == made.baseline_md5
-    except OSError:
-        current = None
     return {
         "run": made.run,
         "ended": made.ended_utc,
@@ -223,8 +216,16 @@ def _reproduction(job: Job, problems: list[str]) -> dict[str, Any] | None:
         "compared": made.outputs.compared,
         "scores": made.scores.answer if made.scores else None,
         "changes": len(made.changes),
-        "current": current,
+        "current": _is(job.root / made.baseline, made.baseline_md5),
     }
+
+
+def _is(path: Path, md5: str) -> bool | None:
+    """Whether a file has this content; None: cannot be told."""
+    try:
+        return md5_of(path) == md5
+    except OSError:
+        return None
 
 
 def _holds(path: Path, content: bytes) -> bool:

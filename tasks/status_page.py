@@ -70,7 +70,9 @@ def _batch_facts(one: dict[str, Any]) -> list[tuple[str, str]]:
         facts.append(
             ("last run", f"{last['prompts']} outputs{failed} in {last['order']} order{rates}, {last['ended']}")
         )
-        if last["current"] is False:
+        if last["streamed"] and not last["current"]:
+            facts.append(("", f"of a stream, whose prompts are kept in data/{one['job']}/streamed.jsonl"))
+        elif last["current"] is False:
             facts.append(("", f"of another version of the prompts: `orderproof generate {one['job']}` makes new ones"))
         if not last["sent"]:
             facts.append(("", f"not in MLflow yet: `orderproof log {one['job']}` sends it"))

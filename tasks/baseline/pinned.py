@@ -22,6 +22,7 @@ from orderproof.tasks.files import md5_of
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.outputs.scorers import ScorerError, score
 from orderproof.tasks.prompts import read_prompts
+from orderproof.tasks.prompts.rows import row_word
 from orderproof.tasks.prompts.source import PromptSource
 
 FOLDER, LOCK_FILE = "reproduced.partial", ".reproduced.lock"  # beside the job's own checkpoint and lock
@@ -119,7 +120,8 @@ def _refuse_unusable_references(job: Job, source: PromptSource) -> None:
             try:
                 score(scorer, "", prompt.reference)
             except ScorerError as error:
-                raise ScorerError(f"{source.path}, row {prompt.line} (id {prompt.id!r}): {error}") from None
+                where = f"{source.path}, {row_word(source.path)} {prompt.line} (id {prompt.id!r})"
+                raise ScorerError(f"{where}: {error}") from None
 
 
 def _new_ids(source: PromptSource, new: NDArray[np.int64]) -> str:

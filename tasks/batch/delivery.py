@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -25,7 +24,7 @@ from orderproof.tasks.batch.provenance import provenance_of
 from orderproof.tasks.engines import Completion
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.expectations import validate_outputs
-from orderproof.tasks.files import atomic_file
+from orderproof.tasks.files import atomic_files
 from orderproof.tasks.prompts import Serving
 
 OUTPUTS_FILE, BATCH_FILE = "outputs.parquet", "outputs.jsonl"
@@ -103,11 +102,11 @@ def write_outputs(batch: Batch, path: Path, folder: Path, lines: Path | None = N
     for torn in path.parent.glob(f".{path.stem}.*.part"):  # of a run that was killed here
         torn.unlink(missing_ok=True)
     try:
-        with ExitStack() as files:
-            writer = files.enter_context(
-                pq.ParquetWriter(files.enter_context(atomic_file(path)), schema, compression="zstd")
-            )
-            batch_file = _BatchFile(batch, files.enter_context(atomic_file(lines))) if lines else None
+        with (
+            atomic_files(*([lines] if lines else []), path) as sinks,
+            pq.ParquetWriter(sinks[-1], schema, compression="zstd") as writer,
+        ):
+            batch_file = _BatchFile(batch, sinks[0]) if lines else None
             for start in range(0, len(batch.source), ROWS_PER_SUITE):
                 places = range(start, min(start + ROWS_PER_SUITE, len(batch.source)))
                 light = _write_part(checkpoint, writer, batch_file, places)

@@ -109,7 +109,12 @@ class LiveMetrics:
             if self._ended.is_set():  # while this waited for the tracker: the record is sent now, as a run of its own
                 return
             if self.mlflow_run is None:
-                self.mlflow_run = begin_run(client, experiment, self.run, self.started, self.killed)
+                begun = begin_run(client, experiment, self.run, self.started, self.killed)
+                if self._ended.is_set():  # while it was made, and perhaps nobody waited: as above
+                    if client.get_run(begun).info.status == "RUNNING":  # the record did not complete this one
+                        client.delete_run(begun)
+                    return
+                self.mlflow_run = begun
             at_ms, step = time.time_ns() // 10**6, round(now.at_s - self._begun_s)
             figures = {"live/done": float(done), **now.since(self._before)}
             client.log_batch(self.mlflow_run, [Metric(key, value, at_ms, step) for key, value in figures.items()])

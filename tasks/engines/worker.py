@@ -527,7 +527,8 @@ def _keep_to_processors(
                          "lower engine.replicas, or name its processors in engine.devices")  # fmt: skip
     processors = sorted(processor for core in cores for processor in core)
     for task in os.listdir("/proc/self/task"):
-        os.sched_setaffinity(int(task), processors)
+        with contextlib.suppress(ProcessLookupError):  # a thread that ended meanwhile
+            os.sched_setaffinity(int(task), processors)
     # vLLM binds the threads of worker processes of its own by this, and leaves those of this process alone.
     firsts = [str(core[0]) for core in cores]
     parts = [firsts[rank * len(cores) // ranks : (rank + 1) * len(cores) // ranks] for rank in range(ranks)]

@@ -87,7 +87,9 @@ class Returned(Routing):
         experts = output.outputs[0].routed_experts
         if experts is None:
             return {"missing": "vLLM returned no experts"}
-        return _fields(output, experts[:, experts.any(axis=(0, 2))])
+        if experts.shape[-1] > 1:  # then zeros alone are no choice; at top-1 they may be, and all layers are kept
+            experts = experts[:, experts.any(axis=(0, 2))]
+        return _fields(output, experts)
 
 
 class Heard(Routing):

@@ -8,6 +8,7 @@ Several workers may push to one branch. Whoever is late takes in what the others
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -86,8 +87,8 @@ def _rebase(root: Path) -> None:
         DvcError: git refuses (files were edited), or both recorded the same stage. The branch is what it was.
     """
     driver = f'"{sys.executable}" -m orderproof.tasks.promotion.lock_merge %O %A %B'
-    with tempfile.NamedTemporaryFile("w", suffix=".gitattributes") as attributes:
-        attributes.write("dvc.lock merge=dvc-lock\n")
+    with tempfile.NamedTemporaryFile(suffix=".gitattributes") as attributes:
+        attributes.write(_own_attributes(root) + b"\ndvc.lock merge=dvc-lock\n")
         attributes.flush()
         settings = ("-c", f"core.attributesFile={attributes.name}", "-c", f"merge.dvc-lock.driver={driver}")
         try:
@@ -101,6 +102,14 @@ def _rebase(root: Path) -> None:
                 f"others pushed meanwhile, and what they say in {disputed or 'their commits'} and what was found here "
                 f"do not go together ({error}): `git pull --rebase` and choose"
             ) from None
+
+
+def _own_attributes(root: Path) -> bytes:
+    """What the user's own file of attributes holds, whose place a setting takes: git reads one such file."""
+    usual = f"{os.environ.get('XDG_CONFIG_HOME') or '~/.config'}/git/attributes"
+    asked = ("--type=path", "--default", usual, "--get", "core.attributesFile")
+    path = root / _git(root, "config", *asked).strip()
+    return path.read_bytes() if path.is_file() else b""
 
 
 def _rebasing(root: Path) -> bool:

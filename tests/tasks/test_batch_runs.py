@@ -20,6 +20,7 @@ from orderproof.tasks.batch.underway import Progress, tell
 from orderproof.tasks.engines import EngineError
 from orderproof.tasks.files import md5_of
 from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.prompts.stream import Stream
 from orderproof.tasks.recording import inputs_of
 from orderproof.tasks.status import job_status
 from orderproof.tasks.status_page import status_lines
@@ -169,6 +170,16 @@ def test_status_tells_of_the_checkpoint_and_then_of_the_run(job: Job) -> None:
         sink.write('{"id": "new", "text": "t"}\n')
     assert job_status(job)["last_run"]["current"] is False
     assert "of another version of the prompts" in "\n".join(status_lines([job_status(job)]))
+
+
+def test_status_tells_of_a_stream_that_its_outputs_are_not_of_the_jobs_own_prompts(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "came.jsonl").write_text('{"id": "s", "text": "t", "label": "a"}\n')
+    keep(job, recorded_batch(job, stream=Stream(str(tmp_path / "came.jsonl")))[2])
+    told = job_status(job)
+    assert (told["last_run"]["streamed"], told["last_run"]["current"]) == (True, False)
+    said = "\n".join(status_lines([told]))
+    assert "of a stream, whose prompts are kept in data/it/streamed.jsonl" in said
+    assert "another version" not in said
 
 
 def test_status_tells_of_the_run_that_is_at_work(job: Job) -> None:

@@ -277,7 +277,7 @@ def test_without_references_nothing_is_scored(job: Job) -> None:
 
 
 def test_a_reference_that_is_no_pattern_is_told_before_anything_is_generated(job: Job) -> None:
-    with pytest.raises(ScorerError, match=r"prompts.jsonl, row 1 \(id 'p0'\): .* is no pattern"):
+    with pytest.raises(ScorerError, match=r"prompts.jsonl, line 1 \(id 'p0'\): .* is no pattern"):
         reproduce(with_references(job, "regex", lambda text: "(" + text))
     assert not (job.data_dir / pinned.FOLDER).exists()
 

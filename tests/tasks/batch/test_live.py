@@ -14,7 +14,7 @@ import pytest
 from orderproof.tasks.batch import live
 from orderproof.tasks.batch.generation import Generated
 from orderproof.tasks.batch.live import LiveMetrics
-from orderproof.tasks.batch.tracking import RUN_TAG
+from orderproof.tasks.batch.tracking import RUN_TAG, begin_run
 from orderproof.tasks.engines import Steps
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.tracking import tracking_uri
@@ -118,6 +118,26 @@ def test_a_tracker_that_answers_after_the_end_holds_no_second_run(job: Job) -> N
     late._ended.set()
     late._send()
     assert runs(job) == []
+
+
+@pytest.mark.parametrize("completed", [False, True])
+def test_a_run_that_is_made_after_the_end_stays_only_if_the_record_completed_it(
+    job: Job, monkeypatch: pytest.MonkeyPatch, completed: bool
+) -> None:
+    late = LiveMetrics(job, "r1", STARTED)
+    late.tell(5, after(5, running=1))
+
+    def slowly(client: Any, *rest: Any) -> str:
+        made = begin_run(client, *rest)
+        late._ended.set()
+        if completed:
+            client.set_terminated(made)
+        return made
+
+    monkeypatch.setattr(live, "begin_run", slowly)
+    late._send()
+    assert [run.info.status for run in runs(job)] == ["FINISHED"] * completed
+    assert late.sent == 0
 
 
 def test_a_tracker_that_is_down_is_left_alone_after_some_tries(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,21 @@ def test_outputs_of_an_earlier_batch_file_do_not_stay_beside_those_of_other_prom
     write_prompts(job, ["a", "b"])
     run_batch(job)
     assert not (job.data_dir / BATCH_FILE).exists()
+
+
+def test_neither_file_is_replaced_before_both_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = batch_job(tmp_path / "p", 12)
+    written, replace = [], os.replace
+
+    def replace_and_look(part: str, path: Path) -> None:
+        if path.name in (OUTPUTS_FILE, BATCH_FILE):
+            written.append({one.name.split(".")[2]: one.stat().st_size for one in job.data_dir.glob(".outputs.*.part")})
+        replace(part, path)
+
+    monkeypatch.setattr(os, "replace", replace_and_look)
+    run_batch(job)
+    sizes = {name.split(".")[1]: (job.data_dir / name).stat().st_size for name in (OUTPUTS_FILE, BATCH_FILE)}
+    assert written == [sizes, {"parquet": sizes["parquet"]}]
 
 
 def test_a_disk_that_is_full_leaves_both_files_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

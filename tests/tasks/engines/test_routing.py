@@ -3,9 +3,11 @@ routing put in place of the model's."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ import pytest
 
 from orderproof.tasks.engines import Failure, Output, Request
 from orderproof.tasks.engines.routing import Routed, RoutingEngine
-from orderproof.tasks.engines.worker_routing import Span, Trace, opportunistic
+from orderproof.tasks.engines.worker_routing import Returned, Span, Trace, opportunistic
 from orderproof.tasks.jobs import EngineSpec
 from orderproof.tasks.routing.experts import bit_sets, distinct
 from tests.conftest import GREEDY, ROOT, run_demo
@@ -225,6 +227,19 @@ def test_a_lone_token_reads_only_what_it_keeps() -> None:
 
 
 # -- rows under their requests -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("top_k", "kept"), [(1, [0, 3, 0]), (2, [3])])
+def test_a_layer_of_zeros_is_left_out_only_where_nobody_can_have_chosen_it(top_k: int, kept: list[int]) -> None:
+    experts = np.zeros((4, 3, top_k), np.uint8)  # of 4 tokens in 3 layers
+    experts[:, 1] = 3
+    answer = SimpleNamespace(routed_experts=experts, token_ids=[7, 8])
+    returned = Returned()
+    returned.begin({"capture": True})
+    routes = returned.take(SimpleNamespace(prompt_token_ids=[4, 5, 6], outputs=[answer]))
+    assert routes is not None
+    assert routes["shape"] == [4, len(kept), top_k]
+    assert list(base64.b64decode(routes["experts"]))[: len(kept) * top_k] == [e for e in kept for _ in range(top_k)]
 
 
 def rows(count: int) -> Any:

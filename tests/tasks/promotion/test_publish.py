@@ -194,6 +194,23 @@ def test_two_records_of_one_stage_are_not_merged_and_the_message_says_so(project
     assert project.git("log", "-1", "--format=%s", "origin/main").strip() == "the second worker's"
 
 
+def test_the_users_own_attributes_hold_when_commits_are_put_on_top(project: Any, tmp_path: Path) -> None:
+    with_remotes(project, tmp_path)
+    (tmp_path / "attributes").write_text("notes.txt merge=union")
+    project.git("config", "core.attributesFile", str(tmp_path / "attributes"))
+    (project.root / "notes.txt").write_text("ours\n")
+    project.git("add", "notes.txt")
+    project.git("commit", "--quiet", "--message=notes")
+    second = second_clone(project, tmp_path)
+    for worker, line in ((second, "theirs"), (project, "mine")):
+        worker.edit("notes.txt", "ours\n", f"ours\n{line}\n")
+        worker.git("commit", "--quiet", "--all", f"--message={line}")
+    second.git("push", "--quiet")
+    record_a_new_measurement(project)
+    assert publish(project.root, SIX, "push", MESSAGE).pushed
+    assert (project.root / "notes.txt").read_text().split() == ["ours", "theirs", "mine"]
+
+
 def test_edits_that_are_not_committed_stay_and_hold_up_the_push_alone(project: Any, tmp_path: Path) -> None:
     with_remotes(project, tmp_path)
     second = second_clone(project, tmp_path)
