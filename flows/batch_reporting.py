@@ -29,7 +29,7 @@ from orderproof.flows.reporting import (
 from orderproof.tasks.batch.generation import Batch, Generated
 from orderproof.tasks.batch.live import LiveMetrics
 from orderproof.tasks.batch.record import BatchRun, run_name
-from orderproof.tasks.batch.underway import Progress, tell, told
+from orderproof.tasks.batch.underway import HowFar, tell, told
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.prompts.stream import PromptStream
 
@@ -98,7 +98,7 @@ class BatchReporter:
         self.bar.update(self.row, completed=done, rate=f"{self._rate(done):.1f} req/s")
 
     def _note(self, done: int, run: Generated | None = None) -> None:
-        now = Progress(
+        now = HowFar(
             run=self.run,
             prefect_run=self.prefect_run,
             prompts=self.total,

@@ -27,7 +27,7 @@ SERIES_POINTS = 100  # of a pass's step times, for its picture
 WARM_UP_BATCHES = 8
 BASELINE_PROBES = 5
 
-Progress = Callable[[str, int, int], None]  # (pass id, finished requests, all requests)
+PassProgress = Callable[[str, int, int], None]  # (pass id, finished requests, all requests)
 
 
 def no_progress(pass_id: str, finished: int, requests: int) -> None:
@@ -39,7 +39,7 @@ def reports_of(job: Job, placebo: bool) -> Path:
     return job.root / "reports" / "placebo" / job.name if placebo else job.reports_dir
 
 
-def begin(plan: Plan, engine: Engine, progress: Progress = no_progress) -> Trial:
+def begin(plan: Plan, engine: Engine, progress: PassProgress = no_progress) -> Trial:
     """Register the trial in a new folder, then warm the engine up with one discarded pass."""
     probes = [engine.probe(plan.job.measure.validity.probe_mib) for _ in range(BASELINE_PROBES)]
     manifest = plan.manifest(engine.info, statistics.median(probes))
@@ -52,7 +52,7 @@ def begin(plan: Plan, engine: Engine, progress: Progress = no_progress) -> Trial
     return record(trial, timed, tokens)
 
 
-def run_block(plan: Plan, engine: Engine, trial: Trial, number: int, progress: Progress = no_progress) -> Trial:
+def run_block(plan: Plan, engine: Engine, trial: Trial, number: int, progress: PassProgress = no_progress) -> Trial:
     """One valid pass of every arm, side by side in time; a block with a bad pass is kept, discarded and repeated."""
     for attempt in range(plan.job.measure.validity.repeats + 1):
         trial = _attempt_block(plan, engine, trial, number, attempt, progress)
@@ -61,7 +61,9 @@ def run_block(plan: Plan, engine: Engine, trial: Trial, number: int, progress: P
     return trial
 
 
-def _attempt_block(plan: Plan, engine: Engine, trial: Trial, number: int, attempt: int, progress: Progress) -> Trial:
+def _attempt_block(
+    plan: Plan, engine: Engine, trial: Trial, number: int, attempt: int, progress: PassProgress
+) -> Trial:
     everyone = np.arange(len(plan.prompts))
     for turn, arm in enumerate(toss(plan.coin_seed, number, attempt, tuple(plan.orders))):
         order = plan.orders[arm] or _shuffle(plan, plan.shuffle_seeds[number - 1])
@@ -87,7 +89,7 @@ def _run_pass(
     arm: str,
     order: Order,
     picked: np.ndarray,
-    progress: Progress,
+    progress: PassProgress,
 ) -> tuple[Pass, pa.Table]:
     """Time one pass of `order` over the picked prompts, with the probe before and after it."""
     block, attempt, _ = place

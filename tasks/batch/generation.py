@@ -82,7 +82,7 @@ class Generated:
         self.output_tokens += result.output_tokens
 
 
-Progress = Callable[[int, int, Generated], None]  # prompts done, prompts in all (so far), this run
+BatchProgress = Callable[[int, int, Generated], None]  # prompts done, prompts in all (so far), this run
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _key(job: Job, model: ModelFacts) -> dict[str, Any]:
 
 
 def generate(
-    batch: Batch, engine: Engine, progress: Progress | None = None, kept: Callable[[int], None] | None = None
+    batch: Batch, engine: Engine, progress: BatchProgress | None = None, kept: Callable[[int], None] | None = None
 ) -> Generated:
     """Send what is still to be sent; every answer is in the checkpoint before the next one is looked at.
 

@@ -17,7 +17,7 @@ from orderproof.tasks.files import write_atomically
 PROGRESS_FILE = "progress.json"
 
 
-class Progress(BaseModel):
+class HowFar(BaseModel):
     """How far a run is, as it said itself."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -45,18 +45,18 @@ class Underway(BaseModel):
 
     who: str  # "process 123 on host"
     since_utc: str
-    progress: Progress | None  # None: it generates nothing yet (it waits, validates, or its engine loads)
+    progress: HowFar | None  # None: it generates nothing yet (it waits, validates, or its engine loads)
 
 
-def tell(checkpoint: Path, progress: Progress) -> None:
+def tell(checkpoint: Path, progress: HowFar) -> None:
     """Write it down, whole or not at all."""
     write_atomically(checkpoint / PROGRESS_FILE, progress.model_dump_json(indent=1) + "\n")
 
 
-def told(checkpoint: Path) -> Progress | None:
+def told(checkpoint: Path) -> HowFar | None:
     """What the run that wrote there last said, alive or not; None: nothing that can be read."""
     try:
-        return Progress.model_validate_json((checkpoint / PROGRESS_FILE).read_bytes())
+        return HowFar.model_validate_json((checkpoint / PROGRESS_FILE).read_bytes())
     except (OSError, ValidationError):
         return None
 

@@ -1,3 +1,5 @@
+"""One accelerator is one job's at a time, also between checkouts, and whoever dies lets go of it."""
+
 from __future__ import annotations
 
 import os

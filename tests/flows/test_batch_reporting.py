@@ -1,3 +1,5 @@
+"""How far a batch is shows in each place at the rate that suits it, and no place holds up the batch."""
+
 from __future__ import annotations
 
 import datetime

@@ -1,3 +1,5 @@
+"""Artifacts have keys that Prefect takes, and one that it does not take stops no work."""
+
 from __future__ import annotations
 
 import logging

@@ -1,3 +1,5 @@
+"""The schedules cover every job, and the pinned server is one that keeps them."""
+
 from __future__ import annotations
 
 from pathlib import Path

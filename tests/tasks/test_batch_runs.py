@@ -16,7 +16,7 @@ from orderproof.tasks.batch.picture import draw_batch
 from orderproof.tasks.batch.record import BatchRecordError, BatchRun, keep, read_runs, reports_of
 from orderproof.tasks.batch.recording import record, report
 from orderproof.tasks.batch.tracking import RUN_TAG, log_waiting
-from orderproof.tasks.batch.underway import Progress, tell
+from orderproof.tasks.batch.underway import HowFar, tell
 from orderproof.tasks.engines import EngineError
 from orderproof.tasks.files import md5_of
 from orderproof.tasks.jobs import Job, load_job
@@ -189,9 +189,7 @@ def test_status_tells_of_the_run_that_is_at_work(job: Job) -> None:
         seen.append(job_status(job))
         now = datetime.datetime.now(datetime.UTC).isoformat()
         done = seen[0]["checkpoint"]["results"]
-        progress = Progress(
-            run="r", prefect_run="p", prompts=PROMPTS, resumed=0, done=done, rate_req_s=2.0, told_utc=now
-        )
+        progress = HowFar(run="r", prefect_run="p", prompts=PROMPTS, resumed=0, done=done, rate_req_s=2.0, told_utc=now)
         tell(job.data_dir / FOLDER, progress)
         seen.append(job_status(job))
 

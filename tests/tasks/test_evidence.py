@@ -1,3 +1,5 @@
+"""A trial's folder: what a crash tore, an edit changed or a name points to is no evidence."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Files are whole or absent, for the readers that the umask lets."""
+
 from __future__ import annotations
 
 import hashlib

@@ -1,3 +1,5 @@
+"""params.yaml is read strictly: defaults, vLLM's own names, and a wrong key with the nearest right one."""
+
 from __future__ import annotations
 
 import json

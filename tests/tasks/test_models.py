@@ -1,3 +1,5 @@
+"""What a checkpoint's own configuration says of its experts."""
+
 from __future__ import annotations
 
 import json

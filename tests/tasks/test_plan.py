@@ -1,3 +1,5 @@
+"""What is registered before the first pass: alpha by earlier attempts, looks, power, settings."""
+
 from __future__ import annotations
 
 import itertools

@@ -1,3 +1,5 @@
+"""Any tool's files are sorted and restored without a byte of a row changed."""
+
 from __future__ import annotations
 
 import hashlib

@@ -1,3 +1,5 @@
+"""Where a job stands, and what is absent or broken, in words."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""A trial on an engine in memory: its passes, blocks, discards and records."""
+
 from __future__ import annotations
 
 from collections import Counter

@@ -1,3 +1,5 @@
+"""Results survive crashes and damage: none is lost, doubled or mixed with those of other settings."""
+
 from __future__ import annotations
 
 import json

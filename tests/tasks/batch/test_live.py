@@ -1,3 +1,5 @@
+"""MLflow shows a batch while it runs, and a tracker that is slow or down holds up nothing. The tracker is real."""
+
 from __future__ import annotations
 
 import datetime

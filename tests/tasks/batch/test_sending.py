@@ -1,3 +1,5 @@
+"""A batch is sent in the promoted order, or the one that its record names, or the file's own."""
+
 from __future__ import annotations
 
 import json

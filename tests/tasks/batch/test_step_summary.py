@@ -1,3 +1,5 @@
+"""Percentiles and curves of any number of steps come out of bounded memory."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,16 +1,18 @@
+"""A run is told to be at work while it lives, by what it said itself."""
+
 from __future__ import annotations
 
 import datetime
 from pathlib import Path
 
 from orderproof.tasks.batch.checkpoint import FOLDER, holder_of, only_run
-from orderproof.tasks.batch.underway import PROGRESS_FILE, Progress, tell, told, underway
+from orderproof.tasks.batch.underway import PROGRESS_FILE, HowFar, tell, told, underway
 
 
-def progress(**changes: object) -> Progress:
+def progress(**changes: object) -> HowFar:
     now = datetime.datetime.now(datetime.UTC).isoformat()
     fields = {"run": "r", "prefect_run": None, "prompts": 100, "resumed": 20, "done": 60, "rate_req_s": 4.0}
-    return Progress.model_validate({**fields, "told_utc": now, **changes})
+    return HowFar.model_validate({**fields, "told_utc": now, **changes})
 
 
 def test_nobody_is_at_work_where_nothing_was_ever_generated(tmp_path: Path) -> None:

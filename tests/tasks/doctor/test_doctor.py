@@ -1,3 +1,5 @@
+"""Every part is examined, every fault says what to do, and no fault hides another."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""The replay engine keeps the protocol, and its times follow from a simulation of the steps."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

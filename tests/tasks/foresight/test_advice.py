@@ -1,3 +1,5 @@
+"""What a plan advises follows from what is refused, known and foretold."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Orders are offered from free to dear, and one that cannot be made says why."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""What a step costs is read again only for what it was fitted to."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""A gain in time and money, what finding it out costs, and when that is paid back."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""What a job's own files say of batches, prefill and grouping, without an engine."""
+
 from __future__ import annotations
 
 from dataclasses import replace

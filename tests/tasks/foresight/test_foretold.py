@@ -1,3 +1,5 @@
+"""A trial reads what the plan foretold, and only a sound prediction refuses one."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""A plan as text and as a document: the answer first, and all that it rests on."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""From a job's files to its advice, with real routes and orders."""
+
 from __future__ import annotations
 
 import json

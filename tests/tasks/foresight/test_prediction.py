@@ -1,3 +1,5 @@
+"""A predicted gain follows from replayed steps, and its interval from what is not known of their cost."""
+
 from __future__ import annotations
 
 import math

@@ -1,3 +1,5 @@
+"""Clusters find the domains, are the same bits in every process, and hold for many prompts too."""
+
 from __future__ import annotations
 
 import itertools

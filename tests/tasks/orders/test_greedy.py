@@ -1,3 +1,5 @@
+"""The greedy order takes the next prompt by its plain rule, each once."""
+
 from __future__ import annotations
 
 import itertools

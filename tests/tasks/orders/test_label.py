@@ -1,3 +1,5 @@
+"""Labels in the order of their appearance, the file's order within; one that is missing is named."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""The longest prompt comes first, by tokens where they are known."""
+
 from __future__ import annotations
 
 import numpy as np

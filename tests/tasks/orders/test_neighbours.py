@@ -1,3 +1,5 @@
+"""A shuffle is told apart as rarely as promised, and grouped files are caught."""
+
 from __future__ import annotations
 
 import itertools

@@ -1,3 +1,5 @@
+"""An order is a permutation that cannot change, gives outputs back, and survives its record and file."""
+
 from __future__ import annotations
 
 import hashlib

@@ -1,3 +1,5 @@
+"""What every way to order promises: each prompt once, within its window, made again from the record."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

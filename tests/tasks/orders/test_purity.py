@@ -1,3 +1,5 @@
+"""How much of an order's neighbours is of one kind."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""What an order may see of prompts, wherever they come from."""
+
 from __future__ import annotations
 
 import numpy as np

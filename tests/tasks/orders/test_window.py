@@ -1,3 +1,5 @@
+"""Windows come out alike from a file and one by one, and each begins where the last one ended."""
+
 from __future__ import annotations
 
 from collections import Counter

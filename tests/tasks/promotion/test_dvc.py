@@ -1,3 +1,5 @@
+"""A job as a DVC stage: what makes it run again, and how a run from outside is recorded. DVC and git are real."""
+
 from __future__ import annotations
 
 import shutil

@@ -1,3 +1,5 @@
+"""dvc.lock is merged stage by stage, and what both sides changed is nobody's to choose."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Only a verdict's own order is promoted, with all that it rests on, and it is read back or told to be broken."""
+
 from __future__ import annotations
 
 import hashlib

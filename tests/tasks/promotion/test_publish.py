@@ -1,3 +1,5 @@
+"""A commit holds the record alone, and several workers push to one branch. Git and DVC are real."""
+
 from __future__ import annotations
 
 import shutil

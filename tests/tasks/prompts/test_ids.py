@@ -1,3 +1,5 @@
+"""An id is known again among any number of others."""
+
 from __future__ import annotations
 
 import random

@@ -1,3 +1,5 @@
+"""Any rows of a prompt file are reached as streaming gives them, and its flaws are named."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Prompts that come as a stream: windows, flaws, and going on where an earlier run was."""
+
 from __future__ import annotations
 
 import json

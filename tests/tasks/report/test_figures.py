@@ -1,3 +1,5 @@
+"""What the pictures of a trial show, down to the dots."""
+
 from __future__ import annotations
 
 from pathlib import Path

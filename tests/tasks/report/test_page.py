@@ -1,3 +1,5 @@
+"""The verdict's page says what was found, and loads and runs nothing."""
+
 from __future__ import annotations
 
 from html.parser import HTMLParser

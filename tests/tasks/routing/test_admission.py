@@ -1,3 +1,5 @@
+"""Requests run in the steps in which vLLM's scheduler would run them."""
+
 from __future__ import annotations
 
 from hypothesis import given

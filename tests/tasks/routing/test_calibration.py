@@ -1,3 +1,5 @@
+"""What a step costs is found again in timed steps, and doubtful or unusable passes are told."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping

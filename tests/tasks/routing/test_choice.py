@@ -1,3 +1,5 @@
+"""Ways to order are ranked by the experts that they save on prompts they did not learn from."""
+
 from __future__ import annotations
 
 from pathlib import Path

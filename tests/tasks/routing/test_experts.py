@@ -1,3 +1,5 @@
+"""Sets and frequencies of experts are those of counting one by one."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Replayed steps and experts are those of a simulation token by token, in memory that the batch bounds."""
+
 from __future__ import annotations
 
 import itertools

@@ -1,3 +1,5 @@
+"""Routes come back from their file as they were written; what is damaged or of something else is told."""
+
 from __future__ import annotations
 
 import dataclasses

@@ -1,3 +1,5 @@
+"""A sample is drawn from all over the file, and grouped by what tells prompts apart."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Captured prompts replay their own routes, and others those of the nearest."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""What batches touch, held against probability theory and brute force."""
+
 from __future__ import annotations
 
 import dataclasses

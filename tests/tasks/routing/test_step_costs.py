@@ -1,3 +1,5 @@
+"""A step's time from its batch, experts and prompt tokens."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Made-up routes have the statistics of the shape that was asked for, again and again."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Embeddings are the library's own vectors, the same bits on any number of cores."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""A model's own embeddings are found and read as torch reads them, whatever the checkpoint."""
+
 from __future__ import annotations
 
 import json

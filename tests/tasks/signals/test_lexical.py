@@ -1,3 +1,5 @@
+"""Texts are compared by their letters alone, in chunks, and huge ones by their beginning."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Experts are foretold from words, and the held-out fit is what refitting would give."""
+
 from __future__ import annotations
 
 from dataclasses import replace

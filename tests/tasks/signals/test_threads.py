@@ -1,3 +1,5 @@
+"""One thread within, and as before afterwards."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""A prompt is the sum of its tokens' embeddings, by the served model's own tokenizer."""
+
 from __future__ import annotations
 
 from pathlib import Path
