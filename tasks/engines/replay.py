@@ -5,8 +5,7 @@ and the same verdict run on it in milliseconds. Outputs are token ids of the rig
 not foretold. Knows nothing of orders or trials.
 
 What it leaves out: preemption (the KV cache is taken as large enough), prefix caching, the growth of attention with the
-length of a sequence, and the machine's noise unless `noise_sd` is given. The samples of one prompt (`n`) take the same
-experts at the same time, so that a job with many of them seems to touch fewer than it does.
+length of a sequence, and the machine's noise unless `noise_sd` is given.
 """
 
 from __future__ import annotations
@@ -159,5 +158,5 @@ class _Pass:
             tokens = most if real is None else min(real, most)
             samples = int(wish.get("n") or 1)
             self._flying[request.number] = _Flight(tokens, "length" if tokens == most else "stop", samples, samples)
-            for _ in range(samples):
-                yield Load(request.number, prompt_tokens, tokens)
+            for sample in range(samples):
+                yield Load(request.number, prompt_tokens, tokens, sample)

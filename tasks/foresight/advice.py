@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from orderproof.tasks.foresight.prediction import Prediction
+from orderproof.tasks.foresight.prediction import Prediction, over
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.verdict import Rule
 
@@ -50,19 +50,18 @@ def advise(
     if forecast is None:
         return Advice("capture", f"nothing rules a gain out and nothing foretells one: `orderproof capture {job.name}`")
     best = _best(forecast)
-    today = next(one for one in forecast.predictions if one.name == "file")
+    today = forecast.today
     said = f"the best order, {best.name}, is predicted to gain {interval(best)} over shuffled"
     if best.high < rule.worthwhile:
         return Advice("don't", f"{said}: below the {rule.worthwhile:.0%} that is worth while", best.name)
     if best.gain < rule.worthwhile:
         return Advice("don't", f"{said}: most likely below the {rule.worthwhile:.0%} that is worth while", best.name)
-    more = (1 + best.gain) / (1 + max(0.0, today.gain)) - 1  # which is what the trial would see
+    more, _, _ = over(best, today)
     if more < rule.worthwhile:
-        return Advice("don't", f"{said}, but the file's own order has {interval(today)} already", best.name)
+        return Advice("don't", f"{said}, but today's order ({today.name}) has {interval(today)} already", best.name)
     if detectable is not None and more < detectable:
-        over = f" ({more:+.1%} over the file's own order)" if today.gain > 0 else ""
         seen = f"the smallest gain that a trial detects here is {detectable:.1%}"
-        return Advice("don't", f"{said}{over}, and {seen}", best.name)
+        return Advice("don't", f"{said} and {more:+.1%} over today's order ({today.name}), and {seen}", best.name)
     return Advice("measure", said, best.name)
 
 

@@ -16,6 +16,7 @@ from orderproof.tasks.foresight.advice import interval
 from orderproof.tasks.foresight.economics import SECONDS_PER_HOUR, break_even_prompts
 from orderproof.tasks.foresight.foretold import PLAN_FILE, plan_dir
 from orderproof.tasks.foresight.planning import Forecast, Foresight
+from orderproof.tasks.foresight.prediction import over
 from orderproof.tasks.jobs import Job, OrderSpec
 from orderproof.tasks.outcome import TOY
 
@@ -41,6 +42,7 @@ def as_json(seen: Foresight) -> dict[str, Any]:
         "toy": seen.model.toy,
         "dataset_md5": seen.dataset_md5,
         "sampling": seen.sampling,
+        "left_out": list(seen.left_out),
         "model": seen.model.as_dict(),
         "facts": {**asdict(facts), "prefill_share": facts.prefill_share},
         "looks": list(seen.rule.looks),
@@ -62,11 +64,13 @@ def _forecast_json(forecast: Forecast) -> dict[str, Any]:
     return {
         "captured": forecast.captured,
         "shuffled_s": forecast.shuffled_s,
+        "today": asdict(forecast.today),
         "costs": forecast.costs.model_dump(mode="json"),
         "oracle_saves": forecast.choices.headroom if forecast.choices else None,
         "orders": [
             {
                 **asdict(foretold),
+                "gain_over_today": over(foretold, forecast.today)[0],
                 "order": _order(one.spec),
                 "experts_saved_held_out": held_out.get(one.spec),
                 "seconds": one.seconds,
@@ -85,6 +89,7 @@ def lines(seen: Foresight) -> list[str]:
         "",
         *_fact_lines(seen),
         *(_forecast_lines(seen.forecast) if seen.forecast else ()),
+        *(f"  left out: {what}" for what in seen.left_out if seen.forecast),
         *_trial_lines(seen),
     ]
 
@@ -97,38 +102,48 @@ def _fact_lines(seen: Foresight) -> Iterator[str]:
         size = f", {moe.bytes_per_expert / 1e6:.1f} MB each" if moe.bytes_per_expert else ""
         yield f"model      {moe.moe_layers} layers of {moe.experts} experts, top-{moe.top_k}{size}"
         yield (
-            f"batch      {facts.batch} sequences, {facts.batches:.0f} full ones; a step would touch "
+            f"batch      {facts.batch} sequences{_spread(seen)}, {facts.batches:.0f} full ones; a step would touch "
             f"{facts.touched:.0%} of a layer's experts if all were equally popular, {facts.touched_sorted:.0%} in one "
             "published domain"
         )
+    samples = f" in {facts.samples:g} samples" if facts.samples > 1 else ""
     yield (
         f"prompts    {facts.prompts}, {facts.prompt_tokens:.0f} tokens each, for at most {facts.output_tokens:.0f} "
-        f"generated: {facts.prefill_share:.0%} of all tokens are prefill"
+        f"generated{samples}: {facts.prefill_share:.0%} of all tokens are prefill"
     )
     like = (
         "is like a shuffle"
         if facts.shuffle_like
         else "is no shuffle: its neighbours are more or less alike than chance"
     )
-    yield f"order      today {facts.runs_in}, which {like} (p = {facts.neighbours_p:.3f})"
+    yield f"order      today {facts.today}, which {like} (p = {facts.neighbours_p:.3f})"
+
+
+def _spread(seen: Foresight) -> str:
+    """Over what the batches are spread."""
+    facts, forecast = seen.facts, seen.forecast
+    on = f" on each of {facts.replicas} replicas" if facts.replicas > 1 else ""
+    return on + (f", experts over {forecast.devices} devices" if forecast and forecast.devices > 1 else "")
 
 
 def _forecast_lines(forecast: Forecast) -> Iterator[str]:
-    costs = forecast.costs
+    costs, today = forecast.costs, forecast.today
     near = f", {costs.times_bandwidth:.1f} times what reading its bytes takes" if costs.times_bandwidth else ""
     yield (
         f"a step     {costs.base_ms[-1]:.2f} ms at batch {costs.batches[-1]:.0f} + {1000 * costs.expert_ms:.1f} ± "
         f"{1000 * costs.expert_ms_error:.1f} µs per expert{near} (R² {costs.r_squared:.2f}, {costs.steps} steps)"
     )
     yield ""
-    yield f"from the routes of {forecast.captured} prompts, against shuffled:"
-    yield f"  {'order':28s} {'experts':>8s} {'held out':>9s}   predicted gain               to make"
+    yield f"from the routes of {forecast.captured} prompts, against shuffled and today's order ({today.name}):"
+    yield f"  {'order':28s} {'experts':>8s} {'held out':>9s}   {'predicted gain':28s}{'to make':>8s}  over today"
     held_out = {choice.spec: choice.saved for choice in forecast.choices.ranked} if forecast.choices else {}
     for one, foretold in zip(forecast.candidates, forecast.predictions, strict=True):
         held = f"{-held_out[one.spec]:+9.1%}" if one.spec in held_out else f"{'':9s}"
         yield (
-            f"  {one.name:28s} {-foretold.experts_saved:+8.1%} {held}   {interval(foretold):28s} {one.seconds:6.1f} s"
+            f"  {one.name:28s} {-foretold.experts_saved:+8.1%} {held}   {interval(foretold):28s}{one.seconds:6.1f} s "
+            f"{over(foretold, today)[0]:+11.1%}"
         )
+    yield f"  {'today':28s} {-today.experts_saved:+8.1%} {'':9s}   {interval(today)}"
     if forecast.choices:
         most = f"{-forecast.choices.headroom:+9.1%}"
         yield f"  {'greedy by the real routes':28s} {'':8s} {most}   (the most that an order could save)"

@@ -7,25 +7,26 @@ In: a job; its prompts, model, earlier trials, and its captured routes and fitte
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from orderproof.tasks import recording
-from orderproof.tasks.evidence import CONTROL, read_history
+from orderproof.tasks import promotion, recording
+from orderproof.tasks.evidence import read_history
 from orderproof.tasks.expectations import validate_prompts
-from orderproof.tasks.expectations.prompt_suite import asked_tokens
+from orderproof.tasks.expectations.prompt_suite import asked_samples, asked_tokens
 from orderproof.tasks.foresight.advice import Advice, advise
 from orderproof.tasks.foresight.candidates import Candidate, candidates_of
 from orderproof.tasks.foresight.constants import KnownCosts, read_costs
 from orderproof.tasks.foresight.economics import Worth, worth
-from orderproof.tasks.foresight.facts import JobFacts, facts_of
-from orderproof.tasks.foresight.prediction import Prediction, predict, unlearned
+from orderproof.tasks.foresight.facts import JobFacts, facts_of, left_out
+from orderproof.tasks.foresight.prediction import Prediction, over, predict, unlearned
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.models import ModelFacts, read_model
+from orderproof.tasks.orders import Order
 from orderproof.tasks.orders.view import view_of
-from orderproof.tasks.plan import Plan, make_plan
+from orderproof.tasks.plan import Plan, make_plan, restrict
 from orderproof.tasks.prompts import TokenizedPrompts
 from orderproof.tasks.routing.capture import routes_path
 from orderproof.tasks.routing.choice import Choices, choose
@@ -33,6 +34,7 @@ from orderproof.tasks.routing.replay import Load
 from orderproof.tasks.routing.routes import Routes, open_routes
 from orderproof.tasks.routing.source import CapturedRoutes, captured_routes
 from orderproof.tasks.routing.tally import Setting
+from orderproof.tasks.signals import ROUTING_SIGNALS
 from orderproof.tasks.signals.prediction import LEAST_PROMPTS
 from orderproof.tasks.signals.served import Served
 from orderproof.tasks.trial import reports_of
@@ -45,8 +47,10 @@ class Forecast:
 
     captured: int  # prompts
     costs: KnownCosts
+    devices: int  # over which each replica's experts are spread
     candidates: tuple[Candidate, ...]  # that can be made, cheapest first
     predictions: tuple[Prediction, ...]  # of each
+    today: Prediction  # of the order in which the job runs today
     choices: Choices | None  # the same ways to order on prompts they did not learn from; None: too few were captured
     shuffled_s: float  # one run of the whole job, shuffled
     impossible: tuple[Candidate, ...]  # and why
@@ -66,6 +70,7 @@ class Foresight:
     advice: Advice
     dataset_md5: str
     sampling: dict[str, Any]  # the job's, which the predictions rest on
+    left_out: tuple[str, ...]  # of the job's engine, by the predictions
 
     @property
     def candidate(self) -> tuple[Candidate, Prediction] | None:
@@ -90,13 +95,13 @@ def foresee(job: Job, say: Callable[[str], None] = lambda _: None) -> Foresight:
     prompts = validate_prompts(job, job.root / "reports" / "validation" / job.name)
     md5, current = recording.current_order(job, prompts)
     plan = make_plan(job, model, prompts, md5, current, read_history(reports_of(job, placebo=False)))
-    facts = facts_of(job, model, prompts, current)
+    facts = facts_of(job, model, prompts, current, _promoted_by(job, current))
     forecast, routes_file = None, routes_path(job)
     if plan.refusal is None and routes_file.exists():
         known = read_costs(job, model)
         if known is not None:
             with open_routes(routes_file, model, md5) as routes:
-                forecast = _forecast(job, prompts, routes, known, md5, say)
+                forecast = _forecast(job, prompts, routes, known, current, facts.today, say)
     advice = advise(plan.refusal, forecast, plan.rule, job, plan.detectable_gain_before, routes_file.exists())
     return Foresight(
         job=job.name,
@@ -109,7 +114,14 @@ def foresee(job: Job, say: Callable[[str], None] = lambda _: None) -> Foresight:
         advice=advice,
         dataset_md5=md5,
         sampling=job.sampling,
+        left_out=tuple(left_out(job)),
     )
+
+
+def _promoted_by(job: Job, current: Order) -> str | None:
+    """The trial that pinned the order of today; None: it is the file's own."""
+    pinned = promotion.read_promotion(job)
+    return pinned.trial if pinned and pinned.promoted and pinned.order == current.record() else None
 
 
 def _forecast(
@@ -117,36 +129,44 @@ def _forecast(
     prompts: TokenizedPrompts,
     routes: Routes,
     known: KnownCosts,
-    dataset_md5: str,
+    current: Order,
+    today: str,
     say: Callable[[str], None],
 ) -> Forecast:
     captured = np.array([k for k, prompt_id in enumerate(prompts.ids) if prompt_id in routes.place], np.int64)
     sample = prompts.take(captured)
     served, setting = Served.by(job), Setting.of(job)
+    share = len(sample) / len(prompts)  # of the job, which as large a share of its replicas runs
+    setting = replace(setting, replicas=max(1, round(share * setting.replicas)))
     view = view_of(sample, served)
     say(f"ordering {len(sample)} captured prompts in every way")
-    made = candidates_of(job, view, dataset_md5)
+    made = candidates_of(job, view, current.dataset_md5)
     possible = tuple(one for one in made if one.order is not None)
     say(f"replaying {len(possible)} orders of them")
     source = captured_routes(routes, sample.ids)
     loads = loads_of(job, sample, routes, source)
     orders = {one.name: one.order.permutation for one in possible if one.order is not None}
-    predictions, shuffled = predict(
+    orders[today] = restrict(current, captured).permutation
+    (*predictions, runs), shuffled = predict(
         orders, loads, source, setting, known.costs, known.expert_ms_error, job.measure.seed
     )
     choices = None
     if len(routes) >= 2 * LEAST_PROMPTS:
         say("asking them of prompts that they did not learn from")
-        choices = choose([one.spec for one in possible], view, routes, served, setting, job.measure.seed)
+        alone, samples = replace(setting, replicas=1), list(asked_samples(job, sample.samplings))
+        choices = choose([one.spec for one in possible], view, routes, served, alone, job.measure.seed, samples)
         if len(sample) < len(prompts):
             predictions = _unlearned(possible, predictions, choices)
+            runs = _unlearned_today(current, runs, choices)
     return Forecast(
         captured=len(sample),
         costs=known,
+        devices=setting.devices,
         candidates=possible,
         predictions=tuple(predictions),
+        today=runs,
         choices=choices,
-        shuffled_s=shuffled * len(prompts) / len(sample) / job.engine.replicas,
+        shuffled_s=shuffled / share * setting.replicas / job.engine.replicas,
         impossible=tuple(one for one in made if one.order is None),
     )
 
@@ -160,13 +180,25 @@ def _unlearned(made: Sequence[Candidate], predictions: Sequence[Prediction], cho
     ]
 
 
-def loads_of(job: Job, prompts: TokenizedPrompts, routes: Routes, source: CapturedRoutes) -> list[Load]:
-    """The prompts as a replay takes them, with the lengths that were seen, or that are asked where they are fixed."""
+def _unlearned_today(current: Order, runs: Prediction, choices: Choices) -> Prediction:
+    """Likewise of the order of today, where it was learned from routes."""
+    made = (current.method, current.parameters.get("signal"))
+    saved = [choice.saved for choice in choices.ranked if (choice.spec.method, choice.spec.signal) == made]
+    return unlearned(runs, saved[0]) if saved and made[1] in ROUTING_SIGNALS else runs
+
+
+def loads_of(job: Job, prompts: TokenizedPrompts, routes: Routes, source: CapturedRoutes) -> list[list[Load]]:
+    """Each prompt's samples as a replay takes them, with the length that was seen, or that is asked where it is fixed.
+
+    One sample of a prompt was captured; the others are taken to be as long.
+    """
     fixed = bool(job.sampling.get("ignore_eos"))
+    asked = zip(asked_tokens(job, prompts.samplings), asked_samples(job, prompts.samplings), strict=True)
     loads = []
-    for k, (read, most) in enumerate(zip(prompts.lengths, asked_tokens(job, prompts.samplings), strict=True)):
+    for k, (read, (most, samples)) in enumerate(zip(prompts.lengths.tolist(), asked, strict=True)):
         made = int(routes.decode_tokens[source.stand_in(k)]) + 1
-        loads.append(Load(k, int(read), most if fixed and most is not None else made))
+        generated = most if fixed and most is not None else made
+        loads.append([Load(k, read, generated, sample) for sample in range(samples)])
     return loads
 
 
@@ -176,11 +208,7 @@ def _worth(job: Job, plan: Plan, forecast: Forecast | None, advice: Advice) -> W
     pairs = zip(forecast.candidates, forecast.predictions, strict=True)
     candidate, foretold = next(pair for pair in pairs if pair[0].name == advice.candidate)
     ordering_s = candidate.seconds * plan.prompts_total / forecast.captured
-    # What is won is won over today's order, which may group already: then it is an arm of the trial itself.
-    control = plan.orders[CONTROL]
-    grouped = control is not None and control.method == "file"
-    today = next(one.gain for one in forecast.predictions if one.name == "file") if grouped else 0.0
-    gain, low, high = ((1 + one) / (1 + today) - 1 for one in (foretold.gain, foretold.low, foretold.high))
-    today_s = forecast.shuffled_s / (1 + today)
+    today_s = forecast.shuffled_s / (1 + forecast.today.gain)
     pass_s = today_s * len(plan.prompts) / plan.prompts_total
-    return worth((gain, low, high), today_s, ordering_s, pass_s, plan.rule, len(plan.orders), job.reporting)
+    gain, arms = over(foretold, forecast.today), len(plan.orders)
+    return worth(gain, today_s, ordering_s, pass_s, plan.rule, arms, job.reporting)

@@ -41,7 +41,7 @@ class Prediction:
 
 def predict(
     orders: Mapping[str, NDArray[np.int64]],
-    loads: Sequence[Load],
+    loads: Sequence[Sequence[Load]],
     source: RouteSource,
     setting: Setting,
     costs: StepCosts,
@@ -52,6 +52,7 @@ def predict(
 
     Args:
         orders: name → int64[N], places in `loads` in the order of sending.
+        loads: of each prompt, its samples.
         expert_ms_se: standard error of `costs.expert_ms`; what it takes from or gives to an expert is given to or taken
             from base, so that a shuffled pass keeps its time.
 
@@ -59,10 +60,20 @@ def predict(
         Predictions in the order given, and the seconds of a shuffled pass.
     """
     random = np.random.default_rng(seed)
-    shuffled = [tally([loads[k] for k in random.permutation(len(loads))], source, setting) for _ in range(SHUFFLES)]
-    tallies = {name: tally([loads[k] for k in sent.tolist()], source, setting) for name, sent in orders.items()}
+
+    def replayed(sent: NDArray[np.int64]) -> Tally:
+        return tally((sample for k in sent.tolist() for sample in loads[k]), source, setting)
+
+    shuffled = [replayed(random.permutation(len(loads))) for _ in range(SHUFFLES)]
+    tallies = {name: replayed(sent) for name, sent in orders.items()}
     wall_s = float(np.mean([one.wall_s(costs) for one in shuffled]))
     return [_prediction(name, one, shuffled, costs, expert_ms_se) for name, one in tallies.items()], wall_s
+
+
+def over(one: Prediction, today: Prediction) -> tuple[float, float, float]:
+    """Gain, low and high over the order of today instead of over shuffled; the interval is that of `one` alone."""
+    gain, low, high = ((1 + value) / (1 + today.gain) - 1 for value in (one.gain, one.low, one.high))
+    return gain, low, high
 
 
 def unlearned(one: Prediction, saved: float) -> Prediction:
@@ -86,7 +97,7 @@ def _prediction(
     ratio = math.log(walls.mean() / ordered.wall_s(costs))
     # A dearer expert and a cheaper base, or the other way round, at the shuffled pass's mean of experts per step.
     saved_experts = float(np.mean([one.experts.mean() for one in shuffled])) - float(ordered.experts.mean())
-    slope = saved_experts * len(ordered.experts) / (1000 * ordered.wall_s(costs))
+    slope = saved_experts * ordered.steps / (1000 * ordered.wall_s(costs))
     error = math.hypot(expert_ms_se * slope, float(np.log(walls).std(ddof=1)))
     before = float(np.mean([one.experts_per_layer for one in shuffled]))
     return Prediction(

@@ -211,13 +211,14 @@ def _loads(requests: Sequence[Request], answers: Sequence[Output | Failure]) -> 
         if not isinstance(answer, Output):
             raise RoutingError(f"a prompt failed while steps were timed: {answer.reason if answer else 'no answer'}")
         tokens = len(request.token_ids)
-        loads += [Load(request.number, tokens, len(one.token_ids)) for one in answer.completions]
+        made = [len(one.token_ids) for one in answer.completions]
+        loads += [Load(request.number, tokens, generated, sample) for sample, generated in enumerate(made)]
     return loads
 
 
 def _setting(engine: Engine, job: Job) -> Setting:
     room = engine.info.settings.get("max_num_batched_tokens", BATCHED_TOKENS)
-    return Setting(job.engine.max_num_seqs, int(room))
+    return replace(Setting.of(job), batched_tokens=int(room), replicas=1)
 
 
 def _expert_ms_of_bandwidth(engine: Engine, job: Job, bytes_per_expert: int | None) -> float | None:

@@ -57,7 +57,13 @@ class Choices:
 
 
 def choose(
-    specs: Sequence[OrderSpec], prompts: PromptView, routes: Routes, served: Served, setting: Setting, seed: int = 0
+    specs: Sequence[OrderSpec],
+    prompts: PromptView,
+    routes: Routes,
+    served: Served,
+    setting: Setting,
+    seed: int = 0,
+    samples: Sequence[int] | None = None,
 ) -> Choices:
     """Rank ways to order.
 
@@ -65,6 +71,7 @@ def choose(
         prompts: in them stand all captured ones.
         served: the model; its routes are not looked at.
         setting: the engine; each prompt ends when its captured tokens do.
+        samples: how many are generated of each prompt, as `prompts` has them; None: one.
 
     Raises:
         RoutingError: too few captured prompts to learn from one half and look at the other.
@@ -79,28 +86,34 @@ def choose(
     drawn = shuffle(len(routes), seed)
     halves = np.sort(drawn[: len(drawn) // 2]), np.sort(drawn[len(drawn) // 2 :])
     counted = np.zeros((len(specs) + 2, 2))
+    times = {k: samples[place[name]] if samples else 1 for k, name in enumerate(routes.ids)}
+    beside = max(1, round(setting.batch / np.mean(list(times.values()))))
     for half, (learned, held) in enumerate((halves, halves[::-1])):
         view = prompts.take([place[routes.ids[k]] for k in held.tolist()])
         with _learned(specs, prompts, routes, learned, served) as known:
             orders = [make_order(spec, replace(view, served=known), "").permutation for spec in specs]
-        orders.append(oracle(routes, held, setting.batch))
+        orders.append(oracle(routes, held, beside))
         shuffles = [shuffle(len(held), seed + k) for k in range(SHUFFLES)]
-        found = [tally_captured(routes, held[order].tolist(), setting).experts_per_layer for order in orders + shuffles]
+        tallies = [tally_captured(routes, held[order].tolist(), setting, times) for order in orders + shuffles]
+        found = [one.experts_per_layer for one in tallies]
         counted[:, half] = [*found[:-SHUFFLES], float(np.mean(found[-SHUFFLES:]))]
     *means, best, shuffled = counted.mean(axis=1).tolist()
     choices = [Choice(spec, mean, 1 - mean / shuffled) for spec, mean in zip(specs, means, strict=True)]
     return Choices(tuple(sorted(choices, key=lambda choice: choice.experts_per_step)), shuffled, best)
 
 
-def oracle(routes: Routes, places: NDArray[np.int64], max_num_seqs: int) -> NDArray[np.int64]:
+def oracle(routes: Routes, places: NDArray[np.int64], beside: int) -> NDArray[np.int64]:
     """The greedy order by how often each prompt's answer really used each expert.
+
+    Args:
+        beside: prompts that run at once.
 
     Returns:
         int64[n]: which of `places` is sent k-th.
     """
     record = routes.record
     likely = [np.minimum(frequencies(routes[k].decode, record.experts) * record.top_k, 1) for k in places.tolist()]
-    return fewest_new([np.array(likely, np.float32)], max_num_seqs - 1, pool=max(1, len(places)))
+    return fewest_new([np.array(likely, np.float32)], beside - 1, pool=max(1, len(places)))
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ class Load:
     number: int
     prompt_tokens: int
     generated: int
+    sample: int = 0  # which of its prompt's samples it is: each takes a place of the batch
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class _OpenSteps:
             self._unions[step - offset] |= self._source.prefill(load.number, start, stop)
             self._counts[step - offset, 1] += stop - start
         if stay.end >= stay.decode:
-            sets = self._source.decode(load.number, stay.end + 1 - stay.decode)
+            sets = self._source.decode(load.number, stay.end + 1 - stay.decode, load.sample)
             self._unions[stay.decode - offset : stay.end + 1 - offset] |= sets
         self._counts[stay.admitted - offset : stay.end + 1 - offset, 0] += 1
         self._counts[stay.admitted - offset, 2] = queued

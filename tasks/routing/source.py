@@ -20,6 +20,7 @@ from orderproof.tasks.routing.routes import Routes
 CACHE_BYTES = 256 << 20  # of bit sets
 ROWS_AT_ONCE = 1024  # of prompts compared with all captured ones
 FAR = 7919  # rows between the beginnings of neighbouring requests with one stand-in; a prime
+SAMPLES_APART = 5003  # rows between those of neighbouring samples of one prompt; another prime
 NEAREST = 8  # captured prompts of which one is drawn for a prompt that was not captured
 
 
@@ -40,8 +41,8 @@ class RouteSource(Protocol):
         """uint64[layers, words]: the union over the prompt's tokens start … stop − 1."""
         ...
 
-    def decode(self, number: int, tokens: int) -> BitSets:
-        """uint64[tokens, layers, words]: of the steps that make the second and every later generated token."""
+    def decode(self, number: int, tokens: int, sample: int = 0) -> BitSets:
+        """uint64[tokens, layers, words]: of the steps that make the second and every later token of a sample."""
         ...
 
 
@@ -49,7 +50,8 @@ class CapturedRoutes:
     """Captured routes as a source.
 
     A request whose prompt was not captured, or which asks for more tokens than were, goes round its captured rows. It
-    begins at a row of its own, so that two requests with one stand-in are not alike token by token.
+    begins at a row of its own, so that two requests with one stand-in are not alike token by token; so do further
+    samples of a prompt, of which one was captured.
     """
 
     def __init__(self, routes: Routes, stand_ins: NDArray[np.int64], own: NDArray[np.bool_] | None = None) -> None:
@@ -69,16 +71,19 @@ class CapturedRoutes:
 
     def prefill(self, number: int, start: int, stop: int) -> BitSets:
         sets, read = self._sets(self.stand_in(number))
-        union: BitSets = np.bitwise_or.reduce(self._rows(sets[:read], number, start, stop), axis=0)
+        union: BitSets = np.bitwise_or.reduce(self._rows(sets[:read], self._first(number), start, stop), axis=0)
         return union
 
-    def decode(self, number: int, tokens: int) -> BitSets:
+    def decode(self, number: int, tokens: int, sample: int = 0) -> BitSets:
         sets, read = self._sets(self.stand_in(number))
         rows = sets[read:] if len(sets) > read else sets[-1:]  # one generated token has no row: like the prompt's last
-        return self._rows(rows, number, 0, tokens)
+        return self._rows(rows, self._first(number) + sample * SAMPLES_APART, 0, tokens)
 
-    def _rows(self, rows: BitSets, number: int, start: int, stop: int) -> BitSets:
-        first = 0 if self._own[number] else number * FAR
+    def _first(self, number: int) -> int:
+        return 0 if self._own[number] else number * FAR
+
+    @staticmethod
+    def _rows(rows: BitSets, first: int, start: int, stop: int) -> BitSets:
         if not first and stop <= len(rows):
             return rows[start:stop]
         around: BitSets = rows[(first + np.arange(start, stop)) % len(rows)]

@@ -55,11 +55,11 @@ class SyntheticRoutes:
         union: BitSets = np.bitwise_or.reduce(self._drawn(number, stop - start, 1 + start), axis=0)
         return union
 
-    def decode(self, number: int, tokens: int) -> BitSets:
-        return self._drawn(number, tokens, 0)
+    def decode(self, number: int, tokens: int, sample: int = 0) -> BitSets:
+        return self._drawn(number, tokens, 0, *([sample] if sample else []))
 
-    def _drawn(self, number: int, tokens: int, stream: int) -> BitSets:
-        generator = np.random.default_rng([self._seed, number, stream])
+    def _drawn(self, number: int, tokens: int, *stream: int) -> BitSets:
+        generator = np.random.default_rng([self._seed, number, *stream])
         picked = generator.integers(0, self._pool, (tokens, self.layers), np.uint16) + self._layer_starts
         rows: BitSets = self._sets[self._domain(number)].take(picked, axis=0)
         return rows

@@ -17,16 +17,19 @@ from tests.tasks.trial_maker import make_job
 
 RULE = Rule()
 FILE = ("file", 0.0, 0.0)
+PROMOTED = "label, promoted by trial T"
 TOKEN = OrderSpec(signal="token")
 
 
-def forecast(*orders: tuple[str, float, float], held_out: dict[str, float] | None = None, width: float = 0.02) -> Any:
-    """Of (name, gain, experts saved); `held_out` as choose() would give it."""
+def forecast(*orders: tuple[str, float, float], held_out: dict[str, float] | None = None, today: float = 0.0) -> Any:
+    """Of (name, gain, experts saved); `held_out` as choose() would give it, `today`: the gain of the order of today."""
+    width = 0.02
     specs = {name: OrderSpec(method="file", seed=k) for k, (name, *_) in enumerate(orders)}
     ranked = [SimpleNamespace(spec=specs[name], saved=saved) for name, saved in (held_out or {}).items()]
     return SimpleNamespace(
         candidates=[Candidate(name, spec, None, None, 0.1) for name, spec in specs.items()],
         predictions=[Prediction(name, gain, gain - width, gain + width, saved, 20.0) for name, gain, saved in orders],
+        today=Prediction(PROMOTED, today, today, today, 0.0, 20.0),
         choices=SimpleNamespace(ranked=ranked) if held_out else None,
     )
 
@@ -63,19 +66,24 @@ def test_an_order_is_chosen_by_prompts_that_it_did_not_learn_from(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("gain", "file_gain", "detectable", "reason"),
+    ("gain", "today", "detectable", "reason"),
     [
         (0.005, 0.0, None, "+2.5%) over shuffled: below the 3%"),
         (0.02, 0.0, None, "most likely below the 3%"),
         (0.06, 0.0, 0.08, "the smallest gain that a trial detects here is 8.0%"),
-        (0.20, 0.19, None, "but the file's own order has +19.0%"),
-        (0.155, 0.10, 0.08, "(+5.0% over the file's own order), and the smallest gain that a trial detects"),
+        (0.20, 0.19, None, "but today's order (label, promoted by trial T) has +19.0%"),
+        (0.155, 0.10, 0.08, "and +5.0% over today's order (label, promoted by trial T), and the smallest gain"),
     ],
 )
 def test_a_trial_that_would_show_nothing_is_advised_against(
-    tmp_path: Path, gain: float, file_gain: float, detectable: float | None, reason: str
+    tmp_path: Path, gain: float, today: float, detectable: float | None, reason: str
 ) -> None:
-    seen = forecast(("file", file_gain, 0.0), ("label", gain, 0.3))
+    seen = forecast(FILE, ("label", gain, 0.3), today=today)
     advice = advise(None, seen, RULE, make_job(tmp_path), detectable)
     assert advice.answer == "don't"
     assert reason in advice.reason
+
+
+def test_what_runs_today_and_not_what_the_file_holds_is_to_be_beaten(tmp_path: Path) -> None:
+    seen = forecast(("file", 0.16, 0.3), ("label", 0.17, 0.35), today=-0.05)
+    assert advise(None, seen, RULE, make_job(tmp_path), 0.2).answer == "measure"

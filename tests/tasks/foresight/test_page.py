@@ -36,9 +36,9 @@ def test_the_answer_comes_first_and_all_that_it_rests_on_after_it(seen: tuple[Jo
     for fact in (
         "model      2 layers of 16 experts, top-2",
         "batch      8 sequences, 20 full ones",
-        "order      today file, which is like a shuffle",
+        "order      today the file's own, which is like a shuffle",
         "1.00 ms at batch 8 + 100.0 ± 2.0 µs per expert, 2.0 times what reading its bytes takes",
-        "from the routes of 160 prompts, against shuffled:",
+        "from the routes of 160 prompts, against shuffled and today's order (the file's own):",
         "greedy by the real routes",
         "greedy by embedding          not possible: the order `greedy` adds up experts",
         "looks at 5, 10 blocks",
@@ -64,8 +64,8 @@ def test_a_refused_job_has_no_next_step(seen: tuple[Job, Foresight]) -> None:
 def test_a_plan_for_machines_has_a_stable_shape(seen: tuple[Job, Foresight]) -> None:
     told = json.loads(json.dumps(as_json(seen[1]), allow_nan=False))
     assert set(told) == {
-        "schema", "job", "toy", "dataset_md5", "sampling", "model", "facts", "looks", "detectable_gain", "advice",
-        "order", "worth", "forecast",
+        "schema", "job", "toy", "dataset_md5", "sampling", "left_out", "model", "facts", "looks", "detectable_gain",
+        "advice", "order", "worth", "forecast",
     }  # fmt: skip
     assert (told["schema"], told["job"], told["order"]) == ("orderproof/plan/1", "it", {"method": "label"})
     assert told["advice"]["answer"] == "measure"

@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 
+from orderproof.tasks import promotion
 from orderproof.tasks.files import md5_of
 from orderproof.tasks.foresight import candidates
+from orderproof.tasks.foresight.facts import left_out
 from orderproof.tasks.foresight.planning import Foresight, foresee, loads_of
 from orderproof.tasks.foresight.prediction import Prediction
 from orderproof.tasks.jobs import Job, OrderSpec
-from orderproof.tasks.orders import PromptView
+from orderproof.tasks.orders import PromptView, make_order, view_of
 from orderproof.tasks.prompts import read_prompts, tokenize
 from orderproof.tasks.routing import RoutingError
 from orderproof.tasks.routing.routes import open_routes
 from orderproof.tasks.routing.source import captured_routes
+from orderproof.tasks.signals.served import Served
 from tests.tasks.foresight.foreseen import calibrated, make_job, model_of, recaptured
 
 WAYS = [OrderSpec(method="file"), OrderSpec(method="label"), OrderSpec(signal="predicted", clusters=2)]
@@ -51,8 +54,9 @@ def test_a_job_of_two_kinds_is_advised_to_be_measured_in_the_cheapest_order_that
     assert forecast.captured == 160
     gain = candidate[1].gain
     assert 0.05 < gain < 0.6
-    assert worth.saved_s == pytest.approx(forecast.shuffled_s * gain / (1 + gain))
-    assert worth.trial_s == pytest.approx(foresight.rule.looks[-1] * 2 * forecast.shuffled_s)
+    file_s = forecast.shuffled_s / (1 + forecast.today.gain)
+    assert worth.saved_s == pytest.approx(file_s - forecast.shuffled_s / (1 + gain))
+    assert worth.trial_s == pytest.approx(foresight.rule.looks[-1] * 2 * file_s)
     assert forecast.choices is not None
     assert forecast.choices.headroom > 0.15
 
@@ -104,9 +108,7 @@ def test_a_trial_of_a_sample_costs_what_the_sample_takes(tmp_path: Path) -> None
     _, foresight = seen(tmp_path, measure={"prompts": 64})
     assert foresight.forecast is not None
     assert foresight.worth is not None
-    assert foresight.worth.trial_s == pytest.approx(
-        foresight.rule.looks[-1] * 2 * foresight.forecast.shuffled_s * 64 / 160
-    )
+    assert foresight.worth.trial_s == pytest.approx(foresight.rule.looks[-1] * 2 * foresight.worth.today_s * 64 / 160)
 
 
 def test_replicas_share_the_job(tmp_path: Path) -> None:
@@ -116,7 +118,78 @@ def test_replicas_share_the_job(tmp_path: Path) -> None:
     )
     assert one.forecast is not None
     assert two.forecast is not None
-    assert two.forecast.shuffled_s == pytest.approx(one.forecast.shuffled_s / 2)
+    half_s = one.forecast.shuffled_s / 2
+    assert half_s < two.forecast.shuffled_s < 1.05 * half_s, "each has an end at which its batch empties"
+
+
+def test_a_sample_is_run_by_as_large_a_share_of_the_replicas(tmp_path: Path) -> None:
+    """On all of them it would fill no batch, and an order would seem to gain little."""
+    engine = {"args": {"max_num_seqs": 8}, "replicas": 8}
+    (_, part), (_, whole) = (
+        seen(tmp_path / name, captured=80, others=others, engine=engine) for name, others in (("a", 560), ("b", 0))
+    )
+    assert part.forecast is not None
+    assert whole.forecast is not None
+    assert whole.forecast.predictions[1].gain < 0.8 * part.forecast.predictions[1].gain
+    assert part.forecast.shuffled_s < 8 * whole.forecast.shuffled_s
+
+
+def test_samples_of_a_prompt_fill_its_batches_and_lengthen_its_passes(tmp_path: Path) -> None:
+    (_, one), (_, four) = (
+        seen(tmp_path / str(n), sampling={"temperature": 1.0, "max_tokens": 13, "ignore_eos": True, "n": n})
+        for n in (1, 4)
+    )
+    assert one.forecast is not None
+    assert four.forecast is not None
+    assert four.forecast.choices is not None
+    assert one.forecast.choices is not None
+    assert (one.facts.batches, four.facts.batches, four.facts.samples) == (20, 80, 4)
+    assert four.facts.prefill_share == pytest.approx(one.facts.prefill_share)
+    assert 3 * one.forecast.shuffled_s < four.forecast.shuffled_s < 4 * one.forecast.shuffled_s
+    assert four.forecast.choices.shuffled < 0.95 * one.forecast.choices.shuffled, "only two prompts run at once"
+    assert 0 < four.forecast.predictions[1].gain < one.forecast.predictions[1].gain
+
+
+def test_what_runs_today_is_the_promoted_order(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    calibrated(job)
+    file = foresee(job)
+    prompts = tokenize(job, read_prompts(job.prompts_path))
+    label = make_order(OrderSpec(method="label"), prompts, md5_of(job.prompts_path))
+    promotion._write(job, label, prompts.ids, promoted=True, trial="T", mlflow_run=None)
+    foresight = foresee(job)
+    assert file.forecast is not None
+    assert foresight.forecast is not None
+    assert foresight.worth is not None
+    assert (file.facts.today, foresight.facts.today) == ("the file's own", "label, promoted by trial T")
+    assert not foresight.facts.shuffle_like
+    promoted = foresight.forecast.predictions[1]
+    assert foresight.forecast.today.gain == promoted.gain > 0.05
+    assert foresight.advice.answer == "don't"
+    assert "but today's order (label, promoted by trial T) has +" in foresight.advice.reason
+    assert foresight.worth.saved_s == pytest.approx(0)
+
+
+def test_a_promoted_order_that_learned_from_the_sample_is_trusted_no_more_than_the_candidate(tmp_path: Path) -> None:
+    job = make_job(tmp_path, others=160)
+    calibrated(job)
+    prompts = tokenize(job, read_prompts(job.prompts_path))
+    learned = make_order(WAYS[-1], view_of(prompts, Served.by(job)), md5_of(job.prompts_path))
+    promotion._write(job, learned, prompts.ids, promoted=True, trial="T", mlflow_run=None)
+    forecast = foresee(job).forecast
+    assert forecast is not None
+    assert upward(forecast.predictions[-1]) > 1e-4
+    assert upward(forecast.today) > 1e-4
+
+
+def test_what_of_an_engine_is_left_out_is_said(tmp_path: Path) -> None:
+    args: dict[str, Any] = {"max_num_seqs": 8, "enable_prefix_caching": False}
+    assert list(left_out(make_job(tmp_path / "a", captured=32, engine={"args": args}))) == []
+    more = {"pipeline_parallel_size": 2, "enable_eplb": True, "speculative_config": {"method": "ngram"}}
+    job = make_job(tmp_path / "b", captured=32, engine={"args": {"max_num_seqs": 8, **more}})
+    assert [said.partition(":")[0] for said in left_out(job)] == [
+        "prefix caching", "pipeline parallelism", "where experts lie", "speculative decoding",
+    ]  # fmt: skip
 
 
 def test_without_routes_or_costs_a_capture_is_advised(tmp_path: Path) -> None:
@@ -155,5 +228,5 @@ def test_lengths_are_those_that_were_seen_unless_the_job_fixes_them(
     prompts = tokenize(job, read_prompts(job.prompts_path))
     with open_routes(job.data_dir / "routes.parquet", model_of(job), md5_of(job.prompts_path)) as routes:
         loads = loads_of(job, prompts, routes, captured_routes(routes, prompts.ids))
-    assert {load.generated for load in loads} == {generated}
-    assert [load.prompt_tokens for load in loads] == prompts.lengths.tolist()
+    assert {load.generated for (load,) in loads} == {generated}
+    assert [load.prompt_tokens for (load,) in loads] == prompts.lengths.tolist()

@@ -15,7 +15,7 @@ from orderproof.tasks.routing.tally import Setting, tally
 
 GROUPS, EACH, BATCH, TOKENS = 4, 32, 8, 6
 COSTS = StepCosts((BATCH,), (1.0,), 0.1, "a test")
-LOADS = [Load(k, 2, TOKENS) for k in range(GROUPS * EACH)]
+LOADS = [[Load(k, 2, TOKENS)] for k in range(GROUPS * EACH)]
 SORTED = np.argsort([k % GROUPS for k in range(len(LOADS))], kind="stable")
 FILE = np.arange(len(LOADS))
 
@@ -31,12 +31,12 @@ class OneExpertPerGroup:
     def prefill(self, number: int, start: int, stop: int) -> BitSets:
         return self.decode(number, 1)[0]
 
-    def decode(self, number: int, tokens: int) -> BitSets:
+    def decode(self, number: int, tokens: int, sample: int = 0) -> BitSets:
         return np.full((tokens, self.layers, 1), 1 << number % GROUPS, np.uint64)
 
 
 def test_a_pass_costs_what_its_steps_cost() -> None:
-    counted = tally([LOADS[k] for k in FILE], OneExpertPerGroup(), Setting(BATCH))
+    counted = tally([LOADS[k][0] for k in FILE], OneExpertPerGroup(), Setting(BATCH))
     assert counted.experts_per_layer == pytest.approx(GROUPS)  # dealt out in turn, so each batch holds every group
     steps = len(LOADS) // BATCH * TOKENS
     assert counted.wall_s(COSTS) == pytest.approx(steps * (1.0 + 0.1 * 2 * GROUPS) / 1000)
@@ -71,13 +71,13 @@ def test_the_interval_reaches_from_one_cost_of_an_expert_to_the_other() -> None:
     (foretold,), _ = predict({"sorted": SORTED}, LOADS, OneExpertPerGroup(), Setting(BATCH), COSTS, expert_ms_se=error)
     random = np.random.default_rng(0)
     shuffles = [
-        tally([LOADS[k] for k in random.permutation(len(LOADS))], OneExpertPerGroup(), Setting(BATCH))
+        tally([LOADS[k][0] for k in random.permutation(len(LOADS))], OneExpertPerGroup(), Setting(BATCH))
         for _ in range(SHUFFLES)
     ]
     experts = float(np.mean([one.experts.mean() for one in shuffles]))
     for bound, off in ((foretold.low, -2 * error), (foretold.high, 2 * error)):
         costs = StepCosts((BATCH,), (1.0 - off * experts,), 0.1 + off, "another")
-        ordered = tally([LOADS[k] for k in SORTED], OneExpertPerGroup(), Setting(BATCH)).wall_s(costs)
+        ordered = tally([LOADS[k][0] for k in SORTED], OneExpertPerGroup(), Setting(BATCH)).wall_s(costs)
         gain = float(np.mean([one.wall_s(costs) for one in shuffles])) / ordered - 1
         assert bound == pytest.approx(gain, rel=0.35)
 

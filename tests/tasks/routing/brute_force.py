@@ -35,7 +35,7 @@ class RandomRoutes:
         union: BitSets = np.bitwise_or.reduce(bit_sets(tokens_of(number, 0, stop)[start:], EXPERTS), axis=0)
         return union
 
-    def decode(self, number: int, tokens: int) -> BitSets:
+    def decode(self, number: int, tokens: int, sample: int = 0) -> BitSets:
         return bit_sets(tokens_of(number, 1, tokens), EXPERTS)
 
 

@@ -52,7 +52,7 @@ def test_the_window_slides(tmp_path: Path) -> None:
 
 def test_the_oracle_groups_by_the_real_experts(tmp_path: Path) -> None:
     routes = routes_of(tmp_path / "routes.parquet", (0, 1), (2, 3), (0, 1), (2, 3), (0, 1))
-    assert oracle(routes, np.array([1, 2, 3, 4]), max_num_seqs=2).tolist() == [0, 2, 1, 3]
+    assert oracle(routes, np.array([1, 2, 3, 4]), beside=2).tolist() == [0, 2, 1, 3]
 
 
 def test_ways_to_order_are_ranked_by_what_they_save_on_prompts_they_did_not_learn_from(routed: Routed) -> None:

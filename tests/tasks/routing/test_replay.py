@@ -81,7 +81,7 @@ def test_memory_follows_the_batch_and_not_the_number_of_requests() -> None:
         def prefill(self, number: int, start: int, stop: int) -> np.ndarray:
             return prefill
 
-        def decode(self, number: int, tokens: int) -> np.ndarray:
+        def decode(self, number: int, tokens: int, sample: int = 0) -> np.ndarray:
             return decode
 
     prefill, decode = RandomRoutes().prefill(0, 0, 4), RandomRoutes().decode(0, 5)

@@ -89,3 +89,12 @@ def test_bit_sets_are_kept_within_their_bytes(routes: Routes, monkeypatch: pytes
 def test_routes_of_none_of_the_prompts_are_refused(routes: Routes) -> None:
     with pytest.raises(RoutingError, match=r"routes\.parquet holds none of these 2 prompts: capture a sample"):
         captured_routes(routes, ["a", "b"])
+
+
+def test_samples_of_a_prompt_are_not_alike_token_by_token(routes: Routes, written: dict[str, np.ndarray]) -> None:
+    replayed = captured_routes(routes, ["p11"])
+    rows = [replayed.decode(0, 11, sample) for sample in range(4)]
+    assert len({row.tobytes() for row in rows}) == 4
+    assert np.array_equal(rows[0], written["p11"][12:])
+    for row in rows:
+        assert {set_.tobytes() for set_ in row} == {set_.tobytes() for set_ in written["p11"][12:]}
