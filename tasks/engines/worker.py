@@ -32,6 +32,7 @@ import sys
 import threading
 import time
 import types
+from collections.abc import Sequence
 from typing import IO, Any
 
 Line = dict[str, Any]  # one command
@@ -91,7 +92,7 @@ class Session:
     def __init__(self, out: IO[str]) -> None:
         self.out = out
         self.engine: Any = None  # vLLM's LLMEngine, once loaded
-        self.stats: _StepStats | None = None
+        self.stats: Any = None  # what vLLM's scheduler says of itself, likewise
         self.routing: Any = None  # worker_routing.py's Routing, in an engine whose routes can be taken
         self.adapters: dict[str, Any] = {}  # vLLM's LoRARequest, by name
         self.probe_buffers: list[tuple[object, object, int]] = []
@@ -127,13 +128,7 @@ class Session:
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
-        known = {field.name for field in dataclasses.fields(EngineArgs)}
-        for key in args:
-            if key not in known:
-                near = difflib.get_close_matches(key, known, n=1)
-                raise ValueError(
-                    f"engine.args.{key} is not one of vLLM's" + (f": did you mean {near[0]!r}?" if near else "")
-                )
+        _refuse_unknown("engine.args", args, [field.name for field in dataclasses.fields(EngineArgs)])
         _refuse_batch_invariance()
         module = _module("worker_routing", command["routing"]) if "routing" in command else None
         if module:
@@ -196,7 +191,6 @@ class Session:
     def run_pass(self, command: Line, commands: Commands) -> None:
         """Feed a bounded queue in the given order and step until all is out."""
         engine, limit = self.engine, command["queue"]
-        assert self.stats is not None
         sampler = _Sampler(command["sampling"])
         if engine.vllm_config.cache_config.enable_prefix_caching and not engine.reset_prefix_cache():
             raise RuntimeError("vLLM did not empty its prefix cache, so this pass would find what the last one left")
@@ -204,7 +198,9 @@ class Session:
         if self.routing:
             self.routing.begin(command.get("routing") or {})
         steps = _StepLog(self)
-        first = self._first(commands, limit)
+        # As many as fit, so that the first batch does not depend on how fast the parent writes; fewer where it falls
+        # silent or takes too long, because its own prompts come as a stream.
+        first = self._take(commands, limit, wait=True, patience_s=SILENT_AFTER_S)
         steal, hardware = CpuSteal(), accelerator()
         started = time.perf_counter()
         flying, ended = self._feed(first, sampler)  # not the engine's own count, which is of samples
@@ -226,28 +222,21 @@ class Session:
             wall_s=wall_s,
             steal=steal.share(),
             accelerator={**hardware, **accelerator("after_")},
-            **self.stats.totals(),
+            **self.stats.sums,
         )
         self.out.flush()
         _give_memory_back()
 
-    def _first(self, commands: Commands, limit: int) -> list[Line]:
-        """The first requests: as many as fit, so that the first batch does not depend on how fast the parent writes.
+    def _take(self, commands: Commands, most: int, *, wait: bool, patience_s: float = 0.0) -> list[Line]:
+        """Up to `most` lines: those that are there, and each that comes within `patience_s` of the last.
 
-        Fewer where the parent falls silent or takes too long, because its own prompts come as a stream.
+        Args:
+            wait: for a first one, however long it takes.
         """
-        lines, began = [self._wait(commands)], time.monotonic()
+        lines, until = [self._wait(commands)] if wait else [], time.monotonic() + GATHERING_S
         with contextlib.suppress(queue.Empty):
-            while len(lines) < limit and lines[-1]["op"] != "end" and time.monotonic() - began < GATHERING_S:
-                lines.append(commands.get(timeout=SILENT_AFTER_S))
-        return lines
-
-    def _take(self, commands: Commands, most: int, wait: bool) -> list[Line]:
-        """Up to `most` lines that are there already; waits for one if the engine would idle otherwise."""
-        lines = [self._wait(commands)] if wait else []
-        with contextlib.suppress(queue.Empty):
-            while len(lines) < most and not (lines and lines[-1]["op"] == "end"):
-                lines.append(commands.get_nowait())
+            while len(lines) < most and not (lines and lines[-1]["op"] == "end") and time.monotonic() < until:
+                lines.append(commands.get(timeout=patience_s))
         return lines
 
     def _wait(self, commands: Commands) -> Line:
@@ -343,14 +332,16 @@ class _Sampler:
                 fields[key] = kind(**fields[key])
         if isinstance(fields.get("logit_bias"), dict):  # JSON has texts for keys
             fields["logit_bias"] = {int(token): bias for token, bias in fields["logit_bias"].items()}
-        for key in fields:
-            if key not in SamplingParams.__struct_fields__:
-                near = difflib.get_close_matches(key, SamplingParams.__struct_fields__, n=1)
-                raise ValueError(
-                    f"sampling.{key} is not one of vLLM's" + (f": did you mean {near[0]!r}?" if near else "")
-                )
+        _refuse_unknown("sampling", fields, SamplingParams.__struct_fields__)
         _refuse_seed(fields.get("seed"))
         return SamplingParams(**fields, output_kind=RequestOutputKind.FINAL_ONLY)
+
+
+def _refuse_unknown(where: str, given: Line, known: Sequence[str]) -> None:
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            raise ValueError(f"{where}.{key} is not one of vLLM's" + (f": did you mean {near[0]!r}?" if near else ""))
 
 
 def _refuse_seed(seed: object) -> None:
@@ -384,26 +375,20 @@ class _StepLog:
             self.ms, self.running, self.waiting = [], [], []
 
 
-class _StepStats:
-    """What vLLM's scheduler said of the newest step, and its sums over a pass."""
-
-    def clear(self) -> None:
-        self.running = self.waiting = 0
-        self.preempted = self.prefix_queries = self.prefix_hits = 0
-
-    def totals(self) -> dict[str, int]:
-        return {"preempted": self.preempted, "prefix_queries": self.prefix_queries, "prefix_hits": self.prefix_hits}
-
-
 def _stats_class() -> Any:
+    """A class for vLLM to make one of: what its scheduler said of the newest step, and its sums over a pass."""
     from vllm.v1.metrics.loggers import StatLoggerBase
 
-    class StepStats(_StepStats, StatLoggerBase):
-        current: _StepStats
+    class StepStats(StatLoggerBase):
+        current: StepStats
 
         def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
             self.clear()
             StepStats.current = self
+
+        def clear(self) -> None:
+            self.running = self.waiting = 0
+            self.sums = dict.fromkeys(("preempted", "prefix_queries", "prefix_hits"), 0)
 
         def record(
             self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0, **_: Any
@@ -413,10 +398,10 @@ def _stats_class() -> Any:
                 self.waiting = scheduler_stats.num_waiting_reqs
                 prefix = scheduler_stats.prefix_cache_stats
                 if prefix is not None:
-                    self.prefix_queries += prefix.queries
-                    self.prefix_hits += prefix.hits
+                    self.sums["prefix_queries"] += prefix.queries
+                    self.sums["prefix_hits"] += prefix.hits
             if iteration_stats is not None:
-                self.preempted += iteration_stats.num_preempted_reqs
+                self.sums["preempted"] += iteration_stats.num_preempted_reqs
 
         def log_engine_initialized(self) -> None:
             pass
