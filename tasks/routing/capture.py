@@ -19,7 +19,8 @@ from orderproof.tasks.jobs import Job
 from orderproof.tasks.models import ModelFacts
 from orderproof.tasks.prompts import TokenizedPrompts
 from orderproof.tasks.routing import RoutingError
-from orderproof.tasks.routing.routes import RoutesRecord, RoutesWriter, write_routes
+from orderproof.tasks.routing.routes import RoutesRecord
+from orderproof.tasks.routing.routes_writer import RoutesWriter, write_routes
 from orderproof.tasks.signals.served import ROUTES_FILE
 
 

@@ -24,7 +24,8 @@ from orderproof.tasks.orders.greedy import fewest_new
 from orderproof.tasks.orders.shuffled import shuffle
 from orderproof.tasks.routing import RoutingError
 from orderproof.tasks.routing.experts import frequencies
-from orderproof.tasks.routing.routes import Routes, write_routes
+from orderproof.tasks.routing.routes import Routes
+from orderproof.tasks.routing.routes_writer import write_routes
 from orderproof.tasks.routing.tally import Setting, tally_captured
 from orderproof.tasks.signals import ROUTING_SIGNALS
 from orderproof.tasks.signals.prediction import LEAST_PROMPTS, fit, predictor_path, write_predictor

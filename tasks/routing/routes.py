@@ -1,12 +1,11 @@
 """Routes: the experts that every captured token chose in every layer, and the file that holds them.
 
-In: expert numbers prompt by prompt. Out: a Parquet file that appears whole or not at all; `Routes`, which reads it
-prompt by prompt in bounded memory. Knows nothing of how routes are captured, nor of engines, orders or trials.
+In: a file that routes_writer.py wrote. Out: `Routes`, which reads it prompt by prompt in bounded memory. Knows nothing
+of how routes are captured, nor of engines, orders or trials.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -20,15 +19,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
-from orderproof.tasks.files import atomic_file
 from orderproof.tasks.models import ModelFacts
 from orderproof.tasks.routing import RoutingError
 from orderproof.tasks.routing.experts import ExpertIds, bit_sets, distinct, frequencies
 
 FORMAT: Literal["orderproof/routes/1"] = "orderproof/routes/1"
 RECORD_KEY = b"orderproof.routes"
-GROUP_BYTES = 1 << 20  # of experts in one row group, uncompressed, and
-GROUP_PROMPTS = 64  # prompts in one: reaching one prompt reads its group
 CACHE_BYTES = 256 << 20  # of groups that a reader holds
 
 # One row per captured prompt, in the order in which they were added.
@@ -62,6 +58,18 @@ class RoutesRecord(BaseModel):
     def dtype(self) -> np.dtype[Any]:
         return np.dtype("u1" if self.experts <= 256 else "<u2")
 
+    def fault(self, experts: NDArray[Any], prompt_tokens: int) -> str | None:
+        """What is wrong with a prompt's experts, [prompt_tokens + decode_tokens, layers, top_k]; None: nothing."""
+        fits = experts.ndim == 3 and experts.shape[1:] == (self.layers, self.top_k)
+        if not fits or not 0 < prompt_tokens <= len(experts):
+            wanted = f"{prompt_tokens} prompt tokens × {self.layers} layers × top-{self.top_k}"
+            return f"routes of shape {experts.shape} for {wanted}"
+        if int(experts.max()) >= self.experts or int(experts.min()) < 0:
+            return f"experts {experts.min()} to {experts.max()}, and a layer has {self.experts}"
+        if (distinct(bit_sets(experts, self.experts)) != self.top_k).any():
+            return "a token that chose one expert twice"
+        return None
+
 
 @dataclass(frozen=True, eq=False)
 class PromptRoutes:
@@ -83,65 +91,6 @@ class PromptRoutes:
         Token 0 comes from the prefill; the last token is fed to no layer and has no row.
         """
         return self.experts[self.prompt_tokens :]
-
-
-class RoutesWriter:
-    """Takes prompts one by one; the file appears when `write_routes` ends without an error."""
-
-    def __init__(self, file: pq.ParquetWriter, record: RoutesRecord) -> None:
-        self._file, self._record, self._missing = file, record, dict(record.missing)
-        self._rows: list[tuple[str, int, int, bytes]] = []
-        self._bytes = 0
-        self._added: set[str] = set()
-
-    def add(self, prompt_id: str, prompt_tokens: int, experts: NDArray[Any]) -> None:
-        """Append one prompt.
-
-        Args:
-            experts: integers [prompt_tokens + decode_tokens, layers, top_k].
-
-        Raises:
-            RoutingError: another shape, an expert that the model does not have or that one token chose twice (which is
-                what rows look like that were never filled), or a prompt that was added before.
-        """
-        if prompt_id in self._added:
-            raise RoutingError(f"prompt {prompt_id!r} was captured twice: give every prompt its own id")
-        if fault := _fault(experts, prompt_tokens, self._record):
-            raise RoutingError(f"prompt {prompt_id!r}: {fault}. Count it as missing instead")
-        content = np.ascontiguousarray(experts, self._record.dtype).tobytes()
-        if self._rows and (self._bytes + len(content) > GROUP_BYTES or len(self._rows) == GROUP_PROMPTS):
-            self._flush()
-        self._added.add(prompt_id)
-        self._rows.append((prompt_id, prompt_tokens, len(experts) - prompt_tokens, content))
-        self._bytes += len(content)
-
-    def miss(self, prompt_id: str, why: str) -> None:
-        """Say that a prompt that should have been captured has no routes, and why."""
-        self._missing[prompt_id] = why
-
-    def finish(self) -> None:
-        """Write what is left, and the record."""
-        self._flush()
-        record = self._record.model_copy(update={"missing": self._missing})
-        self._file.add_key_value_metadata({RECORD_KEY: record.model_dump_json().encode()})
-
-    def _flush(self) -> None:
-        if self._rows:
-            columns = [
-                pa.array(column, field.type)
-                for column, field in zip(zip(*self._rows, strict=True), ROUTES_SCHEMA, strict=True)
-            ]
-            self._file.write_batch(pa.record_batch(columns, schema=ROUTES_SCHEMA))
-            self._rows, self._bytes = [], 0
-
-
-@contextlib.contextmanager
-def write_routes(path: Path, record: RoutesRecord) -> Iterator[RoutesWriter]:
-    """Write a routes file prompt by prompt, in the memory of one row group."""
-    with atomic_file(path) as sink, pq.ParquetWriter(sink, ROUTES_SCHEMA, compression="zstd") as file:
-        writer = RoutesWriter(file, record)
-        yield writer
-        writer.finish()
 
 
 class Routes:
@@ -221,7 +170,7 @@ class Routes:
         if len(content) != np.prod(shape) * record.dtype.itemsize:
             raise RoutingError(f"{where} has {len(content)} bytes of experts for {shape[0]} tokens. {REMEDY}")
         experts = np.frombuffer(content, record.dtype).reshape(shape)
-        if fault := _fault(experts, prompt_tokens, record):
+        if fault := record.fault(experts, prompt_tokens):
             raise RoutingError(f"{where}: {fault}. {REMEDY}")
         return PromptRoutes(prompt_id, prompt_tokens, experts)
 
@@ -277,18 +226,6 @@ def _read_record(path: Path, file: pq.ParquetFile) -> RoutesRecord:
         return RoutesRecord.model_validate(json.loads(kept))
     except (ValueError, ValidationError):
         raise RoutingError(f"{path} is of another version of orderproof ({FORMAT} is read here). {REMEDY}") from None
-
-
-def _fault(experts: NDArray[Any], prompt_tokens: int, record: RoutesRecord) -> str | None:
-    """What is wrong with a prompt's experts; None: nothing."""
-    shape = (record.layers, record.top_k)
-    if experts.ndim != 3 or experts.shape[1:] != shape or not 0 < prompt_tokens <= len(experts):
-        return f"routes of shape {experts.shape} for {prompt_tokens} prompt tokens × {shape[0]} layers × top-{shape[1]}"
-    if int(experts.max()) >= record.experts or int(experts.min()) < 0:
-        return f"experts {experts.min()} to {experts.max()}, and a layer has {record.experts}"
-    if (distinct(bit_sets(experts, record.experts)) != record.top_k).any():
-        return "a token that chose one expert twice"
-    return None
 
 
 def _bytes(prompts: list[PromptRoutes]) -> int:

@@ -12,7 +12,8 @@ from orderproof.tasks.foresight.constants import KnownCosts, write_costs
 from orderproof.tasks.jobs import Job, load_job
 from orderproof.tasks.models import ModelFacts, read_model
 from orderproof.tasks.routing.calibration import Calibration, Fit
-from orderproof.tasks.routing.routes import Routes, write_routes
+from orderproof.tasks.routing.routes import Routes
+from orderproof.tasks.routing.routes_writer import write_routes
 from orderproof.tasks.routing.step_costs import StepCosts
 from orderproof.tasks.signals.served import ROUTES_FILE
 from tests.tasks.signals.routed import make_routed

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from orderproof.tasks.routing.routes import RoutesRecord, write_routes
+from orderproof.tasks.routing.routes import RoutesRecord
+from orderproof.tasks.routing.routes_writer import write_routes
 
 RECORD = RoutesRecord(model="5f0c2a9e", dataset_md5="8c5e8f6d", layers=4, experts=64, top_k=4, versions={"vllm": "0"})
 

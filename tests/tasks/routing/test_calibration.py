@@ -17,7 +17,8 @@ from orderproof.tasks.jobs import Job
 from orderproof.tasks.prompts import TokenizedPrompts
 from orderproof.tasks.routing import RoutingError
 from orderproof.tasks.routing.calibration import TimedSteps, calibrate, fit_costs, fit_passes, joined
-from orderproof.tasks.routing.routes import Routes, RoutesRecord, write_routes
+from orderproof.tasks.routing.routes import Routes, RoutesRecord
+from orderproof.tasks.routing.routes_writer import write_routes
 from orderproof.tasks.routing.source import captured_routes
 from orderproof.tasks.routing.step_costs import StepCosts
 from orderproof.tasks.routing.synthetic import RoutingShape, draw_tokens

@@ -11,7 +11,8 @@ from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.orders import Order, PromptView, make_order
 from orderproof.tasks.routing import RoutingError, choice
 from orderproof.tasks.routing.choice import choose, oracle
-from orderproof.tasks.routing.routes import Routes, RoutesRecord, write_routes
+from orderproof.tasks.routing.routes import Routes, RoutesRecord
+from orderproof.tasks.routing.routes_writer import write_routes
 from orderproof.tasks.routing.tally import Setting, tally_captured
 from orderproof.tasks.signals.served import UNKNOWN
 from tests.tasks.signals.routed import Routed, make_routed

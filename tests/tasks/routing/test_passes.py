@@ -11,7 +11,8 @@ from orderproof.tasks.evidence import CANDIDATE, CONTROL, Trial
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.routing.capture import routes_path
 from orderproof.tasks.routing.passes import experts_per_step
-from orderproof.tasks.routing.routes import RoutesRecord, write_routes
+from orderproof.tasks.routing.routes import RoutesRecord
+from orderproof.tasks.routing.routes_writer import write_routes
 from orderproof.tasks.tracking.runs import pass_records
 from tests.tasks.trial_maker import DATASET_MD5, LABELS, make_job, make_trial
 

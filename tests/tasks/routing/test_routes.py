@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from orderproof.tasks.models import ModelFacts, MoeFacts
-from orderproof.tasks.routing import RoutingError, routes
+from orderproof.tasks.routing import RoutingError, routes, routes_writer
 from orderproof.tasks.routing.experts import frequencies
-from orderproof.tasks.routing.routes import Routes, frequency_matrix, open_routes, write_routes
+from orderproof.tasks.routing.routes import Routes, frequency_matrix, open_routes
+from orderproof.tasks.routing.routes_writer import write_routes
 from tests.tasks.routing.routes_maker import RECORD, experts_of, make_routes
 
 MODEL = ModelFacts("models/m", RECORD.model, "Qwen3MoeForCausalLM", 512, MoeFacts(64, 4, 4, 786432), toy=True)
@@ -57,7 +58,7 @@ def test_the_record_comes_back_with_what_was_missing_and_why(path: Path) -> None
 def test_one_prompt_more_than_a_group_holds_begins_another_and_groups_are_kept_within_their_bytes(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(routes, "GROUP_PROMPTS", 4)
+    monkeypatch.setattr(routes_writer, "GROUP_PROMPTS", 4)
     monkeypatch.setattr(routes, "CACHE_BYTES", 2000)
     written = make_routes(path, 30)
     read = Routes(path)
@@ -70,7 +71,7 @@ def test_one_prompt_more_than_a_group_holds_begins_another_and_groups_are_kept_w
 
 
 def test_a_group_holds_no_more_bytes_than_allowed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "GROUP_BYTES", 500)
+    monkeypatch.setattr(routes_writer, "GROUP_BYTES", 500)
     written = make_routes(path, 12)
     read = Routes(path)
     ends = read._ends.tolist()

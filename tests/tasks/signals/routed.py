@@ -12,7 +12,8 @@ import numpy as np
 from orderproof.tasks.files import md5_of
 from orderproof.tasks.models import fingerprint
 from orderproof.tasks.orders import PromptView, view_of
-from orderproof.tasks.routing.routes import Routes, RoutesRecord, write_routes
+from orderproof.tasks.routing.routes import Routes, RoutesRecord
+from orderproof.tasks.routing.routes_writer import write_routes
 from orderproof.tasks.signals.prediction import Predictor, fit, predictor_path, write_predictor
 from orderproof.tasks.signals.served import ROUTES_FILE, Served
 from tests.tasks.signals.test_embedding_table import save

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orderproof.tasks.routing.routes import Routes, frequency_matrix, write_routes
+from orderproof.tasks.routing.routes import Routes, frequency_matrix
+from orderproof.tasks.routing.routes_writer import write_routes
 from orderproof.tasks.signals import SignalError
 from orderproof.tasks.signals.prediction import (
     cheap_features,

@@ -12,7 +12,7 @@ import pytest
 from orderproof.tasks import signals
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.routing.experts import frequencies
-from orderproof.tasks.routing.routes import write_routes
+from orderproof.tasks.routing.routes_writer import write_routes
 from orderproof.tasks.signals import SignalError
 from orderproof.tasks.signals.prediction import cheap_features, predictor_of
 from orderproof.tasks.signals.served import Served
