@@ -5,6 +5,7 @@ In: a job's name. Out: what the flow or task answered, as text or JSON.
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
@@ -35,15 +36,28 @@ def plan(job: NameOrAll = None, params: Params = PARAMS, as_json: Json = False) 
         return
     from rich.console import Console
 
-    from orderproof.tasks.foresight.page import as_json as shape
-    from orderproof.tasks.foresight.page import lines, write_foresight
+    from orderproof.tasks.foresight.foretold import PLAN_FILE
+    from orderproof.tasks.foresight.page import PAGE_FILE, write_foresight
     from orderproof.tasks.foresight.planning import foresee
+    from orderproof.tasks.foresight.said import lines
+    from orderproof.tasks.foresight.tracking import log_plan
+    from orderproof.tasks.recording import git_revision
+    from orderproof.tasks.tracking import TrackingError, where_to_see
 
     this = checked_job(params, job)
     with Console(stderr=True).status("looking at the job") as line:
         seen = foresee(this, line.update)
-    folder = write_foresight(this, seen)
-    say(shape(seen), as_json, [*lines(seen), "", f"kept in {folder}"])
+        folder = write_foresight(this, seen)
+        line.update("telling MLflow")
+        run = note = None
+        try:
+            run = log_plan(this, dvc_revision=git_revision(this.root))
+        except TrackingError as error:
+            note = str(error)
+    page = [f"page with the picture: {folder / PAGE_FILE}", *([f"MLflow: {where_to_see(this, run)}"] if run else [])]
+    say(json.loads((folder / PLAN_FILE).read_bytes()), as_json, [*lines(seen), "", *page])
+    if note:
+        typer.echo(f"note: {note}", err=True)
 
 
 @commands.command(

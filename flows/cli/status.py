@@ -34,10 +34,11 @@ def log_again(
     placebo: Annotated[bool, typer.Option(help="Look among the placebo trials.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Send to MLflow what did not reach it: batches, reproductions and a trial. Sending twice changes nothing."""
+    """Send to MLflow what did not reach it: batches, reproductions, a plan, a trial. Sending twice changes nothing."""
     from orderproof.tasks.baseline.tracking import log_waiting as log_reproductions
     from orderproof.tasks.batch.tracking import log_waiting
     from orderproof.tasks.evidence import find_trial
+    from orderproof.tasks.foresight.tracking import log_waiting as log_plans
     from orderproof.tasks.judgement import judge
     from orderproof.tasks.recording import git_revision
     from orderproof.tasks.tracking import log_trial
@@ -45,11 +46,12 @@ def log_again(
 
     this = load_job(params, job)
     revision, reports = git_revision(this.root), reports_of(this, placebo)
-    waiting: dict[str, dict[str, str | None]] = {"batch_runs": {}, "reproductions": {}}
+    waiting: dict[str, dict[str, str | None]] = {"batch_runs": {}, "reproductions": {}, "plans": {}}
     if not (trial or placebo):
         waiting["batch_runs"] = {one.run: one.mlflow_run for one in log_waiting(this, dvc_revision=revision)}
         waiting["reproductions"] = {one.run: one.mlflow_run for one in log_reproductions(this, dvc_revision=revision)}
-    sent = {**waiting["batch_runs"], **waiting["reproductions"]}
+        waiting["plans"] = dict(log_plans(this, dvc_revision=revision))
+    sent = {name: run for kind in waiting.values() for name, run in kind.items()}
     told: dict[str, Any] = {"job": job, "trial": None, "mlflow_run": None, **waiting}
     if not sent or any(reports.glob("*/manifest.json")):
         found = find_trial(reports, trial)

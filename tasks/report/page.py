@@ -73,6 +73,13 @@ def write_page(job: Job, trial: Trial, verdict: Verdict | None, folder: Path) ->
     Args:
         verdict: None while blocks are still to come.
     """
+    page = folder / "verdict.html"
+    write_atomically(page, render("verdict.html.j2", _facts(job, trial, verdict, folder)))
+    return page
+
+
+def render(template: str, facts: Mapping[str, Any]) -> str:
+    """A page of this folder's templates, in the style that they share; every value is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     pages = Environment(
@@ -84,9 +91,7 @@ def write_page(job: Job, trial: Trial, verdict: Verdict | None, folder: Path) ->
     )
     written = (percent, points, number, duration, limit, amount)
     pages.filters |= {function.__name__: function for function in written} | {"text": _text}
-    page = folder / "verdict.html"
-    write_atomically(page, pages.get_template("verdict.html.j2").render(_facts(job, trial, verdict, folder)))
-    return page
+    return pages.get_template(template).render(facts)
 
 
 def _facts(job: Job, trial: Trial, verdict: Verdict | None, folder: Path) -> dict[str, Any]:
@@ -102,7 +107,7 @@ def _facts(job: Job, trial: Trial, verdict: Verdict | None, folder: Path) -> dic
         "headline": headline(plan, verdict),
         "arms": arm_figures(trial),
         "savings": savings(job, trial, verdict),
-        "pictures": {name: _data_uri(path) for name, path in pictures.items() if path.exists()},
+        "pictures": {name: data_uri(path) for name, path in pictures.items() if path.exists()},
         "alt": PICTURES,
         "blocks": len(trial.blocks()),
         "discards": _discards(trial),
@@ -227,7 +232,7 @@ def _most_different(trial: Trial) -> tuple[DifferentOutputs, ...]:
     return ()
 
 
-def _data_uri(picture: Path) -> str:
+def data_uri(picture: Path) -> str:
     return "data:image/png;base64," + base64.b64encode(picture.read_bytes()).decode()
 
 

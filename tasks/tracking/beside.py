@@ -1,4 +1,4 @@
-"""What stands in MLflow beside a job's trials: one run for each batch and each reproduction.
+"""What stands in MLflow beside a job's trials: one run for each batch, each reproduction and each plan.
 
 In: a run's record, and the folder of its files. Out: the id of its MLflow run. Sending it again completes what is there
 and doubles nothing. Knows nothing of what the record is about.
@@ -6,6 +6,7 @@ and doubles nothing. Knows nothing of what the record is about.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,13 +19,23 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 
-def send(job: Job, what: str, folder: Path, tag: str, record: RunRecord, dataset: tuple[str, int]) -> str:
+def send(
+    job: Job,
+    what: str,
+    folder: Path,
+    tag: str,
+    record: RunRecord,
+    dataset: tuple[str, int],
+    files: Sequence[Path] | None = None,
+) -> str:
     """Write a run with its files, or complete what an earlier call sent of it.
 
     Args:
         what: it is, in a message.
-        folder: holds <run>.json and <run>.png, where <run> is the value of the record's tag `tag`.
+        folder: holds what is sent.
         dataset: md5 and number of prompts.
+        files: sent with it, those that are there; None: <run>.json and <run>.png, where <run> is the value of the
+            record's tag `tag`.
 
     Raises:
         TrackingError: the tracker is down or refuses.
@@ -34,7 +45,7 @@ def send(job: Job, what: str, folder: Path, tag: str, record: RunRecord, dataset
         known = runs_tagged(client, experiment, tag, run)
         used = dataset_input(job, md5, {"prompts": prompts})
         run_id = write_run(client, experiment, record, known[0] if known else None, used)
-        for path in (folder / f"{run}.json", folder / f"{run}.png"):
+        for path in (folder / f"{run}.json", folder / f"{run}.png") if files is None else files:
             if path.exists():
                 client.log_artifact(run_id, str(path))
         client.set_terminated(run_id, end_time=record.end_ms)

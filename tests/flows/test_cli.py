@@ -387,7 +387,18 @@ def test_a_plan_says_what_to_do_and_where_it_is_kept(run: Run, tmp_path: Path) -
     assert result.code == 0
     assert result.out.startswith("it: CAPTURE\n")
     assert "orderproof capture it" in result.out.splitlines()[1]
-    assert f"kept in {tmp_path / 'reports' / 'plan' / 'it'}" in result.out
+    assert f"page with the picture: {tmp_path / 'reports' / 'plan' / 'it' / 'plan.html'}" in result.out
+    assert "the experiment orderproof/it, run " in result.out
+
+
+def test_a_plan_stands_without_its_tracker(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_job(tmp_path, captured=32)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    result = run("plan", "it", "--json")
+    assert (result.code, result.json["advice"]["answer"], result.json["mlflow_run"]) == (0, "capture", None)
+    assert "did not take plan" in result.err
+    assert "`orderproof log it` sends it later" in result.err
 
 
 def test_a_plan_for_machines_is_the_document_that_is_kept(run: Run, tmp_path: Path) -> None:

@@ -10,10 +10,12 @@ import pytest
 
 from orderproof.tasks.foresight import candidates
 from orderproof.tasks.foresight.foretold import read_foretold
-from orderproof.tasks.foresight.page import PICTURE_FILE, as_json, lines, write_foresight
+from orderproof.tasks.foresight.page import PAGE_FILE, PICTURE_FILE, as_json, write_foresight
 from orderproof.tasks.foresight.planning import Foresight, foresee
+from orderproof.tasks.foresight.said import facts_said, lines, order_rows, worth_said
 from orderproof.tasks.jobs import Job, OrderSpec
 from tests.tasks.foresight.foreseen import calibrated, make_job, model_of
+from tests.tasks.report.test_page import Reader
 
 WAYS = [OrderSpec(method="file"), OrderSpec(method="label"), OrderSpec(method="greedy")]
 
@@ -88,3 +90,29 @@ def test_the_next_trial_reads_what_the_plan_foretold(seen: tuple[Job, Foresight]
     assert (foretold.gain, foretold.low, foretold.high) == (predicted.gain, predicted.low, predicted.high)
     unlike = job.model_copy(update={"order": OrderSpec(method="length")})
     assert read_foretold(unlike, model_of(job), foresight.dataset_md5) is None
+
+
+def test_the_page_says_what_the_terminal_says_and_loads_nothing(seen: tuple[Job, Foresight]) -> None:
+    job, foresight = seen
+    folder = write_foresight(job, foresight)
+    page = Reader((folder / PAGE_FILE).read_text("utf-8"))
+    assert all(source.startswith("data:image/png;base64,") for source in page.loaded)
+    assert len(page.loaded) == 1
+    assert "script" not in page.tags
+    assert "Measure this order: label" in page.text
+    assert foresight.forecast is not None
+    said = [*facts_said(foresight), *worth_said(foresight), *order_rows(foresight.forecast), foresight.left_out]
+    for cell in (cell for row in said for cell in row):
+        assert cell in page.text
+    assert "greedy by embedding is not possible: the order `greedy` adds up experts" in page.text
+
+
+def test_a_page_without_predictions_keeps_no_picture_of_an_earlier_plan(seen: tuple[Job, Foresight]) -> None:
+    job, foresight = seen
+    write_foresight(job, foresight)
+    advice = replace(foresight.advice, answer="don't", reason="it is dense", candidate=None)
+    folder = write_foresight(job, replace(foresight, advice=advice, forecast=None, worth=None))
+    page = Reader((folder / PAGE_FILE).read_text("utf-8"))
+    assert not (folder / PICTURE_FILE).exists()
+    assert page.loaded == []
+    assert "Don't measure: no order is worth a trial here It is dense." in page.text

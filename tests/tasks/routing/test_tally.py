@@ -1,3 +1,5 @@
+"""A pass added up: devices, replicas and samples of a prompt, each as the engine has them."""
+
 from __future__ import annotations
 
 from pathlib import Path
