@@ -28,6 +28,7 @@ from orderproof.tasks.judgement import judge
 from orderproof.tasks.models import read_model
 from orderproof.tasks.outcome import Outcome, outcome_of
 from orderproof.tasks.plan import Plan
+from orderproof.tasks.promotion import captured
 from orderproof.tasks.prompts import TokenizedPrompts
 
 # NO_CACHE throughout, and no retries: the same call twice is two measurements.
@@ -78,6 +79,7 @@ def validate(job: Job) -> TokenizedPrompts:
 @task(name="plan", task_run_name="plan the trial", cache_policy=NO_CACHE)
 def make_plan(job: Job, prompts: TokenizedPrompts, placebo: bool) -> Plan:
     """Arms, seeds, looks; or why nothing should be measured."""
+    captured.bring_back(job)
     model, md5, current = read_model(job.model_path, job.model, job.adapters), *recording.current_order(job, prompts)
     history, placebos = (read_history(trial.reports_of(job, placebo=kind)) for kind in (False, True))
     foretold = read_foretold(job, model, md5)
@@ -95,7 +97,9 @@ def start_engine(job: Job) -> Engine:
 @task(name="warm-up", task_run_name="register and warm up", cache_policy=NO_CACHE)
 def begin(plan: Plan, engine: Engine, reporter: Reporter) -> Trial:
     """Register what will be measured, then one discarded pass."""
-    return trial.begin(plan, engine, reporter.progress)
+    begun = trial.begin(plan, engine, reporter.progress)
+    captured.keep(plan.job, plan.chosen, begun.folder)
+    return begun
 
 
 @task(name="block", task_run_name="block {number}", cache_policy=NO_CACHE)

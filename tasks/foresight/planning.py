@@ -27,6 +27,7 @@ from orderproof.tasks.models import ModelFacts, read_model
 from orderproof.tasks.orders import Order
 from orderproof.tasks.orders.view import view_of
 from orderproof.tasks.plan import Plan, make_plan, restrict
+from orderproof.tasks.promotion import captured
 from orderproof.tasks.prompts import TokenizedPrompts
 from orderproof.tasks.routing.capture import routes_path
 from orderproof.tasks.routing.choice import Choices, choose
@@ -90,6 +91,7 @@ def foresee(job: Job, say: Callable[[str], None] = lambda _: None) -> Foresight:
     Raises:
         OrderproofError: prompts or model that no trial could use; routes or costs of others.
     """
+    captured.bring_back(job)
     model = read_model(job.model_path, job.model, job.adapters)
     say("checking the prompts")
     prompts = validate_prompts(job, job.root / "reports" / "validation" / job.name)
@@ -133,8 +135,8 @@ def _forecast(
     today: str,
     say: Callable[[str], None],
 ) -> Forecast:
-    captured = np.array([k for k, prompt_id in enumerate(prompts.ids) if prompt_id in routes.place], np.int64)
-    sample = prompts.take(captured)
+    places = np.array([k for k, prompt_id in enumerate(prompts.ids) if prompt_id in routes.place], np.int64)
+    sample = prompts.take(places)
     served, setting = Served.by(job), Setting.of(job)
     share = len(sample) / len(prompts)  # of the job, which as large a share of its replicas runs
     setting = replace(setting, replicas=max(1, round(share * setting.replicas)))
@@ -146,7 +148,7 @@ def _forecast(
     source = captured_routes(routes, sample.ids)
     loads = loads_of(job, sample, routes, source)
     orders = {one.name: one.order.permutation for one in possible if one.order is not None}
-    orders[today] = restrict(current, captured).permutation
+    orders[today] = restrict(current, places).permutation
     (*predictions, runs), shuffled = predict(
         orders, loads, source, setting, known.costs, known.expert_ms_error, job.measure.seed
     )
