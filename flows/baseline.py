@@ -27,8 +27,9 @@ from orderproof.tasks.baseline import pinned, reproduction
 from orderproof.tasks.baseline import recording as baseline_recording
 from orderproof.tasks.baseline.pinned import Baseline
 from orderproof.tasks.baseline.record import Reproduction
-from orderproof.tasks.batch import checkpoint, generation
+from orderproof.tasks.batch import generation
 from orderproof.tasks.batch.generation import Batch, Generated
+from orderproof.tasks.batch.lock import only_run
 from orderproof.tasks.engines import EngineInfo
 from orderproof.tasks.jobs import Job, load_job
 from orderproof.tasks.prompts.source import PromptSource
@@ -95,7 +96,7 @@ def record(job: Job, made: Reproduction, inputs: recording.Inputs) -> Reproducti
 
 def _only_reproduction(job: Job) -> AbstractContextManager[None]:
     wait = job.generate.when_running == "wait"
-    return checkpoint.only_run(job.data_dir, wait=wait, waiting=_waiting, lock_file=pinned.LOCK_FILE)
+    return only_run(job.data_dir, wait=wait, waiting=_waiting, lock_file=pinned.LOCK_FILE)
 
 
 def _waiting(holder: str) -> None:

@@ -28,6 +28,7 @@ from orderproof.tasks.batch import checkpoint, coming, delivery, generation, sen
 from orderproof.tasks.batch import recording as batch_recording
 from orderproof.tasks.batch.delivery import Delivered
 from orderproof.tasks.batch.generation import Batch, Generated
+from orderproof.tasks.batch.lock import only_run
 from orderproof.tasks.batch.output_lines import OutputLines, open_output
 from orderproof.tasks.batch.record import BatchRun, keep, record_of
 from orderproof.tasks.engines import Engine, EngineInfo
@@ -65,9 +66,7 @@ def run_batch(
     this, started = load_job(Path(params), job), datetime.datetime.now(datetime.UTC)
     stream = None if prompts is None else Stream(prompts, follow, linger)
     with ExitStack() as held:
-        held.enter_context(
-            checkpoint.only_run(this.data_dir, wait=this.generate.when_running == "wait", waiting=_waiting)
-        )
+        held.enter_context(only_run(this.data_dir, wait=this.generate.when_running == "wait", waiting=_waiting))
         inputs = None if stream else recording.inputs_of(this)
         batch, why = begin_stream(this, stream, restart) if stream else begin(this, restart)
         held.enter_context(batch.checkpoint)

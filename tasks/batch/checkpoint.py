@@ -15,19 +15,16 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import fcntl
 import json
 import os
 import shutil
-import socket
 import threading
-import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +35,9 @@ from orderproof.tasks.evidence import OrderRecord
 from orderproof.tasks.files import sync_folder, write_atomically
 from orderproof.tasks.orders import Order
 
-FOLDER, LOCK_FILE = "outputs.partial", ".outputs.lock"
+FOLDER = "outputs.partial"
 KEY_FILE, ORDER_FILE, RESULTS_FILE = "key.json", "order.i8", "results.jsonl"
 SYNC_S = 1.0
-ASKING_S = 0.05  # more than `holder_of` holds the lock
 ABSENT, ALL_RIGHT, FLAWED, FAILED = range(4)  # FLAWED: an output, but not what was asked; FAILED: is sent again
 MARKS = {b"+": ALL_RIGHT, b"~": FLAWED, b"-": FAILED}
 
@@ -327,67 +323,6 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         for name in dict.fromkeys([*before, *after])
         if before.get(name) != after.get(name)
     ]
-
-
-@contextlib.contextmanager
-def only_run(folder: Path, *, wait: bool, waiting: Any = None, lock_file: str = LOCK_FILE) -> Iterator[None]:
-    """Hold a job's outputs: one run at a time, also across machines where the file system's locks reach.
-
-    Args:
-        folder: data/<job>.
-        lock_file: what is held in it; a reproduction has a lock of its own.
-        wait: wait for another run to end; otherwise refuse.
-        waiting: called with who holds it, before waiting.
-
-    Raises:
-        CheckpointError: another run is at work, or the folder cannot be written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / lock_file, "a+")  # noqa: SIM115  (held to the end of the block)
-    except OSError as error:
-        raise CheckpointError(f"{folder} cannot be written: {error.strerror}. Nothing was sent") from None
-    with lock:
-        if not _taken(lock):
-            lock.seek(0)
-            holder = lock.read().strip() or "another process"
-            if not wait:
-                raise CheckpointError(
-                    f"{holder} generates into {folder} already, so this run does not begin. Wait for it to end, or let "
-                    "runs wait by themselves with `when_running: wait` under `generate` in params.yaml"
-                ) from None
-            if waiting:
-                waiting(holder)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        lock.flush()
-        yield
-
-
-def holder_of(folder: Path) -> str | None:
-    """Who generates into data/<job> now, as it says itself; None: nobody. Changes nothing there."""
-    try:
-        lock = open(folder / LOCK_FILE)  # noqa: SIM115  (closed below)
-    except OSError:
-        return None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return lock.read().strip() or "another process"
-        return None
-
-
-def _taken(lock: IO[str]) -> bool:
-    """Take the lock if nobody generates. Whoever only asks for the holder has it for a moment, so it is tried twice."""
-    for pause_s in (ASKING_S, 0):
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel releases it when a process dies
-            return True
-        except BlockingIOError:
-            time.sleep(pause_s)
-    return False
 
 
 def _line(result: Result) -> bytes:

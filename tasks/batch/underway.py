@@ -11,7 +11,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from orderproof.tasks.batch.checkpoint import FOLDER, LOCK_FILE, holder_of
+from orderproof.tasks.batch.checkpoint import FOLDER
+from orderproof.tasks.batch.lock import LOCK_FILE, holder_of
 from orderproof.tasks.files import write_atomically
 
 PROGRESS_FILE = "progress.json"

@@ -21,6 +21,7 @@ from orderproof.tasks.baseline.reproduction import compare
 from orderproof.tasks.batch import checkpoint, coming, generation, sending
 from orderproof.tasks.batch.delivery import Delivered, deliver
 from orderproof.tasks.batch.generation import Batch, Generated
+from orderproof.tasks.batch.lock import only_run
 from orderproof.tasks.batch.output_lines import OutputLines, open_output
 from orderproof.tasks.batch.record import BatchRun, record_of
 from orderproof.tasks.engines import Engine
@@ -130,7 +131,7 @@ def recorded_batch(
     """The same, with the record of the run."""
     started = datetime.datetime.now(datetime.UTC)
     with ExitStack() as held:
-        held.enter_context(checkpoint.only_run(job.data_dir, wait=job.generate.when_running == "wait"))
+        held.enter_context(only_run(job.data_dir, wait=job.generate.when_running == "wait"))
         batch, why = begin_stream(job, stream, restart) if stream else begin(job, restart)
         held.enter_context(batch.checkpoint)
         held.enter_context(batch.source)
@@ -158,7 +159,7 @@ def reproduce(job: Job, *, start: Callable[[Job], AbstractContextManager[Engine]
     tokenizer: Any = Bytes()
     started = datetime.datetime.now(datetime.UTC)
     with ExitStack() as held:
-        held.enter_context(checkpoint.only_run(job.data_dir, wait=False, lock_file=pinned.LOCK_FILE))
+        held.enter_context(only_run(job.data_dir, wait=False, lock_file=pinned.LOCK_FILE))
         source = held.enter_context(PromptSource(job.prompts_path, Serving.of(job)))
         baseline = pinned.find_baseline(job, source)
         kept = checkpoint.kept_order(job.data_dir / pinned.FOLDER)

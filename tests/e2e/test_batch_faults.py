@@ -17,9 +17,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from orderproof.tasks.batch import checkpoint
 from orderproof.tasks.batch.checkpoint import FOLDER, CheckpointError
 from orderproof.tasks.batch.delivery import OUTPUTS_FILE, DeliveryError
+from orderproof.tasks.batch.lock import only_run
 from orderproof.tasks.engines import Engine, EngineError, Failure, Figures, Output, Request, Steps
 from orderproof.tasks.engines.client import VllmEngine
 from orderproof.tasks.jobs import Job, load_job
@@ -248,7 +248,7 @@ def test_results_of_another_version_of_the_engine_are_never_mixed(tmp_path: Path
 def test_a_second_run_of_one_job_refuses_where_that_is_asked(tmp_path: Path) -> None:
     job = make_project(tmp_path / "p", 10, generate={"when_running": "refuse"})
     with (
-        checkpoint.only_run(job.data_dir, wait=False),
+        only_run(job.data_dir, wait=False),
         pytest.raises(CheckpointError, match=rf"process {os.getpid()} on .* generates into"),
     ):
         run_batch(job)
@@ -260,10 +260,10 @@ def test_a_second_run_of_one_job_waits_and_then_works_alone(tmp_path: Path) -> N
     told, entered = threading.Event(), threading.Event()
 
     def second() -> None:
-        with checkpoint.only_run(job.data_dir, wait=True, waiting=lambda holder: told.set()):
+        with only_run(job.data_dir, wait=True, waiting=lambda holder: told.set()):
             entered.set()
 
-    with checkpoint.only_run(job.data_dir, wait=False):
+    with only_run(job.data_dir, wait=False):
         waiter = threading.Thread(target=second)
         waiter.start()
         assert told.wait(30)

@@ -26,8 +26,9 @@ from orderproof.tasks.baseline.record import (
 )
 from orderproof.tasks.baseline.recording import record, report
 from orderproof.tasks.baseline.tracking import RUN_TAG, log_waiting
-from orderproof.tasks.batch.checkpoint import KEY_FILE, CheckpointError, only_run
+from orderproof.tasks.batch.checkpoint import KEY_FILE, CheckpointError
 from orderproof.tasks.batch.delivery import OUTPUTS_FILE
+from orderproof.tasks.batch.lock import only_run
 from orderproof.tasks.batch.provenance import read_provenance
 from orderproof.tasks.engines import Engine, EngineError
 from orderproof.tasks.files import md5_of

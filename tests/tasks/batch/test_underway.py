@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-from orderproof.tasks.batch.checkpoint import FOLDER, holder_of, only_run
+from orderproof.tasks.batch.checkpoint import FOLDER
+from orderproof.tasks.batch.lock import holder_of, only_run
 from orderproof.tasks.batch.underway import PROGRESS_FILE, HowFar, tell, told, underway
 
 
