@@ -36,7 +36,7 @@ IN_THE_JOB_ITSELF = ("prompts", "model")  # dvc.yaml reads `${item.prompts}`, an
 BESIDE_THE_JOBS = ("reporting", "generate")  # top-level keys with `defaults` and a part for each job; never measured
 
 # Also the registry of tasks/orders: each name is a module there.
-Method = Literal["file", "shuffled", "label", "length", "cluster", "greedy"]
+Method = Literal["file", "shuffled", "label", "length", "cluster", "greedy", "exchange"]
 # Also the registry of tasks/signals, from free to dear.
 SignalName = Literal["lexical", "token", "embedding", "fingerprint", "predicted"]
 

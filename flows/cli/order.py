@@ -41,7 +41,7 @@ def order(
     clusters: Annotated[int, typer.Option(min=2, help="For `cluster`.")] = 16,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     signal: Annotated[
-        SignalName | None, typer.Option(help="For `cluster` and `greedy`: what prompts are compared by.")
+        SignalName | None, typer.Option(help="For `cluster`, `greedy`, `exchange`: what prompts are compared by.")
     ] = None,
     embedding: Annotated[
         str, typer.Option(help="For the signal `embedding`: a sentence-transformers model.")

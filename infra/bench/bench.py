@@ -39,6 +39,7 @@ ORDERS = {
     "tokenx64": "token, 64 clusters",
     "predictedx64": "predicted, 64 clusters",
     "greedy": "greedy by predicted",
+    "exchangex64": "predicted, 64 clusters, exchanged",
     "oracle": "greedy oracle",
 }
 ENGINE = {

@@ -46,7 +46,7 @@ NAME = re.compile(r"([a-z]+)(?:x(\d+))?(?:/(\d+))?")
 def main() -> None:
     options = _arguments()
     job = arms.named(options)
-    prompts = arms.prompts_of(job)
+    prompts = _run_at(arms.prompts_of(job), options.batch)
     orders: dict[str, Order | None] = {name: _order(job, prompts, name, options.batch) for name in options.orders}
     foretold = _foretold(job, prompts, orders, options.batch)
     measured = {}
@@ -76,10 +76,16 @@ def spec_of(name: str) -> OrderSpec:
     fields: dict[str, object] = {"method": word}
     if word in get_args(SignalName):
         fields = {"method": "cluster", "signal": word}
-    elif word == "greedy":
+    elif word in ("greedy", "exchange"):
         fields = {"method": word, "signal": "predicted"}
     fields |= {"clusters": int(clusters)} if clusters else {}
     return OrderSpec.model_validate(fields | ({"window": int(window)} if window else {}))
+
+
+def _run_at(prompts: arms.Prompts, batch: int | None) -> arms.Prompts:
+    """The prompts as an order sees them whose engine runs so many at once; None: as many as the job's."""
+    served = prompts.view.served
+    return replace(prompts, view=replace(prompts.view, served=replace(served, batch=batch or served.batch)))
 
 
 def _order(job: Job, prompts: arms.Prompts, name: str, batch: int | None) -> Order:

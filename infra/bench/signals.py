@@ -54,9 +54,8 @@ def main() -> None:
 
 def candidates(view: PromptView) -> list[OrderSpec]:
     """The ladder of signals, from free to dear, and the label order where there are labels."""
-    ways = [("cluster", signal) for signal in ("lexical", "token", "fingerprint", "predicted")] + [
-        ("greedy", "predicted")
-    ]
+    ways = [("cluster", signal) for signal in ("lexical", "token", "fingerprint", "predicted")]
+    ways += [("greedy", "predicted"), ("exchange", "predicted")]
     specs = [
         OrderSpec.model_validate({"method": method, "signal": signal, "clusters": clusters})
         for method, signal in ways

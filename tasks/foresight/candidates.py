@@ -13,6 +13,7 @@ from orderproof.tasks.jobs import Job, OrderSpec
 from orderproof.tasks.orders import Order, PromptView, make_order
 from orderproof.tasks.signals import ROUTING_SIGNALS
 
+GROUPING = ("cluster", "greedy", "exchange")  # methods that compare prompts by a signal
 WINDOW_BATCHES = 8  # of the windowed order that is always looked at
 
 
@@ -28,7 +29,7 @@ class Candidate:
 
     @property
     def learns_from_routes(self) -> bool:
-        return self.spec.method in ("cluster", "greedy") and self.spec.signal in ROUTING_SIGNALS
+        return self.spec.method in GROUPING and self.spec.signal in ROUTING_SIGNALS
 
 
 def candidates_of(job: Job, prompts: PromptView, dataset_md5: str) -> list[Candidate]:
@@ -38,7 +39,7 @@ def candidates_of(job: Job, prompts: PromptView, dataset_md5: str) -> list[Candi
 
 def name_of(spec: OrderSpec) -> str:
     """As a plan calls it."""
-    by = f" by {spec.signal}" if spec.method in ("cluster", "greedy") else ""
+    by = f" by {spec.signal}" if spec.method in GROUPING else ""
     return f"{spec.method}{by}" + (f", windows of {spec.window}" if spec.window else "")
 
 
@@ -54,12 +55,12 @@ def _candidate(spec: OrderSpec, prompts: PromptView, dataset_md5: str) -> Candid
 def _specs(job: Job, prompts: PromptView) -> list[OrderSpec]:
     """From free to dear."""
     own = job.order
-    shape = own if own.method in ("cluster", "greedy") else OrderSpec()
+    shape = own if own.method in GROUPING else OrderSpec()
     specs = [OrderSpec(method="file"), OrderSpec(method="length")]
     if len(set(prompts.labels)) > 1 and None not in prompts.labels:
         window = WINDOW_BATCHES * job.engine.max_num_seqs
         specs += [OrderSpec(method="label"), OrderSpec(method="label", window=window)]
     asked = [("cluster", signal) for signal in ("lexical", "token", "embedding", *ROUTING_SIGNALS)]
-    asked.append(("greedy", ROUTING_SIGNALS[-1]))
+    asked += [(how, ROUTING_SIGNALS[-1]) for how in ("greedy", "exchange")]
     specs += [shape.model_copy(update={"method": how, "signal": signal, "window": None}) for how, signal in asked]
     return list({name_of(spec): spec for spec in [*specs, own]}.values())

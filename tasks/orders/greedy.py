@@ -13,25 +13,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from orderproof.tasks import signals
 from orderproof.tasks.jobs import OrderSpec
-from orderproof.tasks.orders import cluster
-from orderproof.tasks.orders.order import OrderError
+from orderproof.tasks.orders.chances import MOST_LIKELY, offered
 from orderproof.tasks.orders.ranking import NOTHING, Carried, Ranking
 from orderproof.tasks.orders.view import PromptView
-from orderproof.tasks.signals import ROUTING_SIGNALS, Progress
-from orderproof.tasks.signals.prediction import predictor_of, probabilities
+from orderproof.tasks.signals import Progress
 from orderproof.tasks.signals.threads import one_thread
 
 POOL_PROMPTS = 64
 BESIDE_PROMPTS = 31  # with the next one a batch of 32; for batches of 16 and 64 the order is hardly another
-MOST_LIKELY = 0.99  # a sure expert's logarithm would have no end
 
 
 def rank(prompts: PromptView, spec: OrderSpec, progress: Progress | None = None, carried: Carried = NOTHING) -> Ranking:
@@ -41,18 +36,8 @@ def rank(prompts: PromptView, spec: OrderSpec, progress: Progress | None = None,
         OrderError: the signal tells nothing of experts.
         SignalError: no routes were captured.
     """
-    if spec.signal not in ROUTING_SIGNALS:
-        raise OrderError(
-            f"the order `greedy` adds up experts, and the signal {spec.signal!r} tells of none: set `signal` to "
-            f"{' or '.join(ROUTING_SIGNALS)}, or use the method `cluster`"
-        )
-    grouped = cluster.rank(prompts, spec, progress, replace(carried, last=None))
-    signal, record = signals.load(spec, prompts.served), predictor_of(prompts.served, spec.signal).record
-    offered = np.argsort(grouped.ranks, kind="stable")
-    likely = (probabilities(rows, record.top_k) for rows in signals.features(signal, prompts, offered))
-    ranks = np.empty(len(prompts), np.int64)
-    ranks[offered[fewest_new(likely, BESIDE_PROMPTS)]] = np.arange(len(prompts))
-    return Ranking(ranks, grouped.parameters, grouped.seeds, grouped.keeps, follows=0)
+    row = offered(prompts, spec, progress, carried)
+    return row.ranked(fewest_new(row.likely, BESIDE_PROMPTS))
 
 
 def fewest_new(likely: Iterable[NDArray[np.float32]], beside: int, pool: int = POOL_PROMPTS) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""The served model, as far as a signal may need it.
+"""The served model, as far as a signal or an order may need it.
 
 In: folders and files. Out: a frozen value that says where they are. Opens nothing.
 """
@@ -21,11 +21,12 @@ class Served:
     model: Path | None = None  # folder of the checkpoint
     tokenizer: Path | None = None  # folder; None: the model's
     routes: Path | None = None  # file of captured routes; the predictor fitted on them lies beside it
+    batch: int | None = None  # sequences that run at once
 
     @classmethod
     def by(cls, job: Job) -> Served:
         """The model that a job names."""
-        return cls(job.model_path, job.tokenizer_path, job.data_dir / ROUTES_FILE)
+        return cls(job.model_path, job.tokenizer_path, job.data_dir / ROUTES_FILE, job.engine.max_num_seqs)
 
 
 UNKNOWN = Served()

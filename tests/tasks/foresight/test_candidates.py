@@ -29,7 +29,12 @@ def names(job: Job, prompts: list[dict[str, str]]) -> list[str]:
 
 
 def test_ways_to_order_come_from_free_to_dear(tmp_path: Path, routed: Routed) -> None:
-    assert names(make_job(tmp_path), routed.prompts) == [*FREE, *SIGNALS, "greedy by predicted"]
+    assert names(make_job(tmp_path), routed.prompts) == [
+        *FREE,
+        *SIGNALS,
+        "greedy by predicted",
+        "exchange by predicted",
+    ]
 
 
 @pytest.mark.parametrize("labels", [{}, {"label": "one"}])

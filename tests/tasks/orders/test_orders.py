@@ -16,7 +16,7 @@ from orderproof.tasks.orders import METHODS, OrderError, expert_friendly_order, 
 from orderproof.tasks.prompts.rows import Prompt
 
 Make = Callable[..., list[dict[str, Any]]]
-FREE = [method for method in METHODS if method != "greedy"]  # that needs a model and its routes: test_greedy.py
+FREE = [method for method in METHODS if method not in ("greedy", "exchange")]  # they need a model and its routes
 CLUSTER: dict[str, Any] = {"signal": "lexical", "clusters": 4}
 
 

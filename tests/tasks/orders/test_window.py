@@ -18,7 +18,7 @@ from orderproof.tasks.orders.window import read_windows, write_windows
 
 Make = Callable[..., list[dict[str, Any]]]
 
-FREE = [method for method in METHODS if method != "greedy"]  # that needs a model and its routes: test_greedy.py
+FREE = [method for method in METHODS if method not in ("greedy", "exchange")]  # they need a model and its routes
 
 
 def spec(method: str = "label", window: int | None = None, **more: Any) -> OrderSpec:

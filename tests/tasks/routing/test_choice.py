@@ -63,6 +63,7 @@ def test_ways_to_order_are_ranked_by_what_they_save_on_prompts_they_did_not_lear
         OrderSpec(signal="lexical", clusters=2),
         OrderSpec(signal="predicted", clusters=2),
         OrderSpec(method="greedy", signal="predicted", clusters=2),
+        OrderSpec(method="exchange", signal="predicted", clusters=2),
     ]
     with routed.routes() as routes:
         choices = choose(specs, routed.view, routes, routed.served, Setting(8))
@@ -82,7 +83,8 @@ def test_routes_that_words_do_not_tell_leave_a_prediction_no_better_than_a_shuff
     for prompt, k in zip(routed.prompts, np.random.default_rng(3).permutation(160), strict=True):
         prompt["text"] = words[k]
     with routed.routes() as routes:
-        specs = [OrderSpec(signal="predicted", clusters=8), OrderSpec(method="greedy", signal="predicted")]
+        specs = [OrderSpec(signal="predicted", clusters=8)]
+        specs += [OrderSpec(method=method, signal="predicted") for method in ("greedy", "exchange")]
         choices = choose(specs, routed.view, routes, routed.served, Setting(8))
     assert choices.headroom > 0.15
     assert all(abs(choice.saved) < 0.05 for choice in choices.ranked)
@@ -93,6 +95,7 @@ def test_no_prompt_is_ordered_by_what_its_own_routes_taught(routed: Routed, monk
 
     def watched(spec: OrderSpec, view: PromptView, md5: str) -> Order:
         assert view.served.routes is not None
+        assert view.served.batch == 8, "of the engine that is asked about"
         with Routes(view.served.routes) as known:
             seen.append((set(view.ids), set(known.ids)))
         return make_order(spec, view, md5)

@@ -1,0 +1,107 @@
+"""The cluster order, in which prompts then change places between batches while that saves experts.
+
+Each prompt is a probability per expert and layer that a step of it uses that expert. A batch of prompts leaves expert e
+idle with probability Π (1 − p_e), so it reads Σ_e 1 − Π (1 − p_e) experts. The swap of two prompts of two batches that
+saves most is made, and then the next one, until none saves anything: a local search in the pairwise exchange
+neighbourhood, as Kernighan & Lin (1970) part graphs. It mends what the others cannot: clusters end anywhere within a
+batch, and a greedy order leaves to its last batches what fitted nowhere.
+
+Looking at all pairs would cost time with the square of their number. So partners are looked for within a stretch of the
+row, which then moves on by half its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orderproof.tasks.jobs import OrderSpec
+from orderproof.tasks.orders.chances import MOST_LIKELY, offered
+from orderproof.tasks.orders.ranking import NOTHING, Carried, Ranking
+from orderproof.tasks.orders.view import PromptView
+from orderproof.tasks.signals import Progress
+from orderproof.tasks.signals.threads import one_thread
+
+BATCH_PROMPTS = 16  # where it is not known how many sequences run at once
+STRETCH_BATCHES = 8  # within which partners are looked for: longer stretches, up to the whole row, saved no more
+STRETCH_PROMPTS = 256  # at most, unless two batches have more: the cost of a swap grows with stretch and batch
+LEAST_SAVED = 0.01  # experts of all layers; a swap that saves less may be an error of rounding
+
+
+def rank(prompts: PromptView, spec: OrderSpec, progress: Progress | None = None, carried: Carried = NOTHING) -> Ranking:
+    """Ranks are places after the swaps, in each window from 0.
+
+    Raises:
+        OrderError: the signal tells nothing of experts.
+        SignalError: no routes were captured.
+    """
+    batch = prompts.served.batch or BATCH_PROMPTS
+    row = offered(prompts, spec, progress, carried)
+    ranking = row.ranked(exchanged(row.likely, batch))
+    return replace(ranking, parameters={**ranking.parameters, "batch": batch})
+
+
+def exchanged(likely: Iterable[NDArray[np.float32]], batch: int) -> NDArray[np.int64]:
+    """Swap prompts between batches so that the batches read fewer experts.
+
+    Args:
+        likely: chunks of float32[prompts, layers · experts], probabilities, in the order in which prompts are offered.
+        batch: how many prompts run at once.
+
+    Returns:
+        int64[N]: which prompt, as they were offered, stands k-th. The same bits on any number of threads.
+    """
+    half = batch * max(1, min(STRETCH_BATCHES, STRETCH_PROMPTS // batch) // 2)
+    rows = (1 - np.minimum(row, np.float32(MOST_LIKELY)) for chunk in likely for row in chunk)
+    near = np.array(list(islice(rows, 2 * half)))  # chances that each prompt leaves each expert idle
+    numbers = np.arange(len(near))
+    sent = [numbers[:0]]
+    with one_thread():
+        while len(near):
+            row = best_swaps(near, batch)
+            following = list(islice(rows, half))
+            settled, waiting = np.split(row, [half if following else len(row)])
+            sent.append(numbers[settled])
+            numbers = np.concatenate([numbers[waiting], numbers.max() + 1 + np.arange(len(following))])
+            near = np.array([*near[waiting], *following])
+    return np.concatenate(sent)
+
+
+def best_swaps(idle: NDArray[np.float32], batch: int) -> NDArray[np.int64]:
+    """Make the best swap between two batches as long as one saves LEAST_SAVED.
+
+    If prompt i stands in the place of j, its batch leaves Σ_e rest_j[e] · idle_i[e] experts idle, where rest_j is the
+    product over the others of that batch. So one matrix product tells what every swap is worth.
+
+    Args:
+        idle: float32[n, layers · experts], chances of not being used, above 0; batches are runs of `batch` rows.
+
+    Returns:
+        int64[n]: which of the rows stands k-th.
+    """
+    idle, row, of = idle.copy(), np.arange(len(idle)), np.arange(len(idle)) // batch
+    rest = np.concatenate([_products_of_others(idle[of == one]) for one in range(of[-1] + 1)])
+    left = rest @ idle.T  # [place, prompt]: experts that the batch of the place leaves idle with the prompt there
+    while True:
+        own = left.diagonal()
+        saved = np.where(of[:, None] == of, 0, left + left.T - own[:, None] - own)
+        here, there = divmod(int(saved.argmax()), len(row))
+        if saved[here, there] < LEAST_SAVED:
+            return row
+        pair = [here, there]
+        row[pair], idle[pair] = row[pair[::-1]], idle[pair[::-1]]
+        for one in of[pair]:
+            rest[of == one] = _products_of_others(idle[of == one])
+        touched = np.isin(of, of[pair])
+        left[touched] = rest[touched] @ idle.T
+        left[:, pair] = rest @ idle[pair].T
+
+
+def _products_of_others(idle: NDArray[np.float32]) -> NDArray[np.float32]:
+    """[n, e] → [n, e]: of each row the product of all the others."""
+    products: NDArray[np.float32] = idle.prod(axis=0) / idle
+    return products

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from orderproof.tasks.jobs import OrderSpec
+from orderproof.tasks.orders import OrderError, expert_friendly_order, make_order
+from orderproof.tasks.orders.exchange import BATCH_PROMPTS, LEAST_SAVED, best_swaps, exchanged
+from orderproof.tasks.signals.served import Served
+from tests.tasks.signals.routed import Routed, make_routed
+from tests.tasks.trial_maker import make_job
+
+
+@pytest.fixture(scope="module")
+def routed(tmp_path_factory: pytest.TempPathFactory) -> Routed:
+    return make_routed(tmp_path_factory.mktemp("routed"))
+
+
+def some(n: int, experts: int = 24, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).random((n, experts)).astype(np.float32) ** 3
+
+
+def read(likely: np.ndarray, batch: int) -> float:
+    """Experts that all batches are expected to read, by the plain formula."""
+    batches = [likely[start : start + batch].astype(float) for start in range(0, len(likely), batch)]
+    return sum(float((1 - np.prod(1 - np.minimum(rows, 0.99), axis=0)).sum()) for rows in batches)
+
+
+def swapped(row: np.ndarray, here: int, there: int) -> np.ndarray:
+    other = row.copy()
+    other[[here, there]] = row[[there, here]]
+    return other
+
+
+def test_the_swap_that_saves_most_is_made_first_and_then_the_next_one() -> None:
+    likely = some(14)
+    row = np.arange(14)
+    while True:
+        now = read(likely[row], 4)
+        others = [swapped(row, *pair) for pair in itertools.combinations(range(14), 2)]
+        best = min(others, key=lambda other: read(likely[other], 4))
+        if now - read(likely[best], 4) < LEAST_SAVED:
+            break
+        row = best
+    assert not np.array_equal(row, np.arange(14))
+    assert best_swaps(1 - np.minimum(likely, np.float32(0.99)), 4).tolist() == row.tolist()
+
+
+def test_two_kinds_dealt_in_turn_are_parted() -> None:
+    likely = np.zeros((8, 4), np.float32)
+    likely[::2, :2] = likely[1::2, 2:] = 0.9
+    row = exchanged([likely], batch=4)
+    assert len(set(row[:4] % 2)) == len(set(row[4:] % 2)) == 1
+
+
+def test_a_row_that_no_swap_makes_better_stays_as_it_is() -> None:
+    kinds = np.repeat(np.eye(4, dtype=np.float32) * 0.8, 5, axis=0)
+    assert exchanged([kinds], batch=5).tolist() == list(range(20))
+    assert exchanged([np.full((50, 4), 0.5, np.float32)], batch=4).tolist() == list(range(50))
+
+
+@pytest.mark.parametrize("n", [1, 3, 32, 33, 64, 100, 129])
+def test_every_prompt_is_sent_once_and_chunks_change_nothing(n: int) -> None:
+    likely = some(n)
+    row = exchanged(iter([likely[:13], likely[13:]] if n > 13 else [likely]), batch=4)
+    assert sorted(row.tolist()) == list(range(n))
+    assert np.array_equal(row, exchanged([likely], batch=4))
+    assert read(likely[row], 4) <= read(likely, 4)
+
+
+def test_a_long_row_is_searched_stretch_by_stretch_and_across_their_borders() -> None:
+    likely = some(400)
+    row = exchanged([likely], batch=4)
+    moved = np.abs(row - np.arange(400))
+    assert read(likely[row], 4) < 0.96 * read(likely, 4)
+    assert 16 < moved.max() < 400 // 2, "partners stand near"
+    assert ((row < 192) != (np.arange(400) < 192)).any(), "a border of stretches of 32, were they not to overlap"
+
+
+def test_surely_used_experts_make_nothing_but_numbers() -> None:
+    likely = np.ones((300, 3), np.float32)
+    assert exchanged([likely], batch=128).tolist() == list(range(300))
+
+
+def test_nothing_is_in_an_empty_row() -> None:
+    assert exchanged([], batch=4).tolist() == []
+
+
+@pytest.mark.parametrize("signal", ["predicted", "fingerprint"])
+@pytest.mark.parametrize("window", [None, 32])
+def test_prompts_of_one_kind_share_batches(routed: Routed, signal: str, window: int | None) -> None:
+    spec = OrderSpec.model_validate({"method": "exchange", "signal": signal, "clusters": 4, "window": window})
+    view = replace(routed.view, served=replace(routed.served, batch=4))
+    order = make_order(spec, view, "md5")
+    labels = [prompt["label"] for prompt in order.apply(routed.prompts)]
+    mixed = sum(len(set(labels[start : start + 4])) > 1 for start in range(0, 100, 4))
+    assert mixed <= (2 if window is None else 5)  # of 25, and 22 in a shuffle
+    assert make_order(spec, view, "md5") == order
+    assert order.parameters["signal"] == signal
+    assert order.parameters["batch"] == 4
+
+
+def test_where_the_engine_is_not_known_the_record_says_what_batch_was_taken(routed: Routed) -> None:
+    spec = OrderSpec(method="exchange", signal="predicted")
+    order = make_order(spec, routed.view, "md5")
+    assert order.parameters["batch"] == BATCH_PROMPTS
+    assert order == make_order(spec, replace(routed.view, served=replace(routed.served, batch=BATCH_PROMPTS)), "md5")
+    assert order != make_order(spec, replace(routed.view, served=replace(routed.served, batch=5)), "md5")
+
+
+def test_a_job_s_engine_says_how_many_run_at_once(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    assert Served.by(job).batch == job.engine.max_num_seqs
+
+
+def test_a_signal_that_tells_of_no_experts_is_refused() -> None:
+    with pytest.raises(OrderError, match=r"`exchange` adds up experts.*fingerprint or predicted"):
+        expert_friendly_order(["a", "b"], "exchange", signal="lexical")
