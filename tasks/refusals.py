@@ -52,7 +52,7 @@ def structural_refusal(
             f"a batch of {batch} touches {touched:.2%} of the {model.moe.experts} experts even when sorted (top-"
             f"{model.moe.top_k}, published concentration of a domain), so no order saves any"
         )
-    prompt_tokens, output_tokens = float(prompts.lengths.mean()), most_generated(job, model, prompts)
+    prompt_tokens, output_tokens = _read(job, prompts), most_generated(job, model, prompts)
     if output_tokens < 2 or prompt_tokens / output_tokens > PREFILL_TOKENS_PER_OUTPUT_TOKEN:
         return (
             f"the job is nearly all prefill: {prompt_tokens:.0f} prompt tokens for at most {output_tokens:.0f} "
@@ -85,6 +85,14 @@ def foretold_refusal(foretold: Foretold | None, rule: Rule, detectable: float | 
     if detectable is not None and foretold.gain < detectable:
         return f"{said}, and the smallest gain that a trial detects here is {detectable:.1%}"
     return None
+
+
+def _read(job: Job, prompts: TokenizedPrompts) -> float:
+    """Tokens that are surely read of a prompt, on average: by each of its samples, unless a prefix cache may help."""
+    if job.engine.args.get("enable_prefix_caching") is not False:
+        return float(prompts.lengths.mean())
+    samples = np.fromiter(asked_samples(job, prompts.samplings), np.int64, len(prompts))
+    return float((prompts.lengths * samples).mean())
 
 
 def most_generated(job: Job, model: ModelFacts, prompts: TokenizedPrompts) -> float:

@@ -344,6 +344,19 @@ def test_prefill_is_weighed_against_what_each_prompt_may_generate(
     assert (refusal is not None and "prefill" in refusal) == refused
 
 
+@pytest.mark.parametrize(("cache", "refused"), [({"enable_prefix_caching": False}, True), ({}, False)])
+def test_samples_of_a_prompt_are_no_decoding_for_nothing_where_each_reads_it(
+    tmp_path: Path, cache: dict[str, Any], refused: bool
+) -> None:
+    """4,000 tokens for 8, and 16 times both: one reading for 128 tokens only where a prefix cache may help."""
+    prompts = prompts_of(mixed(SIZE), tokens=4000)
+    args = {"max_num_seqs": BATCH, "max_model_len": 8192, **cache}
+    order = make_order(OrderSpec(method="label"), prompts, "md5")
+    made = make_job(tmp_path, sampling={"max_tokens": 8, "n": 16}, engine={"args": args}, order={"method": "label"})
+    refusal = structural_refusal(made, MOE, prompts, order, None)
+    assert (refusal is not None and "64000 prompt tokens for at most 128 generated" in refusal) == refused
+
+
 # -- samples -----------------------------------------------------------------------------------------------------------
 
 
