@@ -91,7 +91,7 @@ def basis_said(forecast: Forecast) -> str:
 
 
 def order_rows(forecast: Forecast) -> Iterator[tuple[str, ...]]:
-    """A cell for each of COLUMNS: every order, today's, and the most that an order could save."""
+    """A cell for each of COLUMNS: every order, today's, and what hindsight saves."""
     held_out = {choice.spec: choice.saved for choice in forecast.choices.ranked} if forecast.choices else {}
     today = forecast.today
     for one, foretold in zip(forecast.candidates, forecast.predictions, strict=True):
@@ -104,7 +104,7 @@ def order_rows(forecast: Forecast) -> Iterator[tuple[str, ...]]:
             "greedy by the real routes",
             "",
             f"{-forecast.choices.headroom:+.1%}",
-            "the most that can be saved",
+            "a yardstick: with hindsight",
             "",
             "",
         )

@@ -49,7 +49,7 @@ class Choices:
 
     ranked: tuple[Choice, ...]
     shuffled: float  # distinct experts per layer and step
-    oracle: float  # likewise: greedy by the real routes, which no way to order without them can be expected to reach
+    oracle: float  # likewise: greedy by the real routes: a yardstick and no bound, since hindsight can order better
 
     @property
     def headroom(self) -> float:
