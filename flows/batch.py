@@ -33,6 +33,7 @@ from orderproof.tasks.batch.output_lines import OutputLines, open_output
 from orderproof.tasks.batch.record import BatchRun, keep, record_of
 from orderproof.tasks.engines import Engine, EngineInfo
 from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.lossy import routing_named
 from orderproof.tasks.orders import Order
 from orderproof.tasks.promotion import captured
 from orderproof.tasks.prompts import Serving
@@ -133,7 +134,7 @@ def generate_pending(
     """
     if not batch.unfinished:
         return generation.complete(batch), Generated(), None
-    with accelerator(), start_engine(batch.job) as engine:
+    with accelerator(), start_engine(batch.job, batch.job.lossy_k0) as engine:
         if ready:
             ready(engine.info)
         generated, info = generate(batch, engine, lines, started), engine.info
@@ -150,6 +151,8 @@ def generate(
         lines: told each result as it is kept.
         started: of the run that is recorded under its time; None: it is no run of the job, and MLflow hears nothing.
     """
+    if batch.job.lossy_k0 is not None:
+        get_run_logger().warning("%s, as params.yaml accepts it", routing_named(batch.job.lossy_k0))
     kept = batch.checkpoint.resumed
     if kept:
         get_run_logger().info("%d prompts were finished by an earlier run and are not sent again", kept)

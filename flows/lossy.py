@@ -1,6 +1,7 @@
 """What would a lossy routing gain, and what would it change? Measured beside the job's own, and never promoted.
 
-In: the name of a job in params.yaml. Out: a `LossyReport`, and its page under reports/lossy/<job>/.
+In: the name of a job in params.yaml. Out: a `LossyReport`, and its page under reports/<job>/lossy/, which a person's
+`accept_lossy` may rest on.
 
     orderproof lossy six-domains --k0 2
 """
@@ -17,12 +18,13 @@ from orderproof.flows.capture import start_routing_engine
 from orderproof.flows.measure import validate
 from orderproof.flows.reporting import progress_bar, run_logger
 from orderproof.flows.server import end_server_with_this_process
-from orderproof.tasks import lossy
+from orderproof.tasks import recording
 from orderproof.tasks.engines.routing import RoutingEngine
 from orderproof.tasks.jobs import Job, load_job
-from orderproof.tasks.lossy import LossyReport
+from orderproof.tasks.lossy.comparison import compare_lossy, refuse_k0
+from orderproof.tasks.lossy.report import ARMS, LossyReport
 from orderproof.tasks.models import ModelFacts, read_model
-from orderproof.tasks.prompts import TokenizedPrompts, dataset_md5
+from orderproof.tasks.prompts import TokenizedPrompts
 from orderproof.tasks.routing.capture import refuse_adapters
 
 
@@ -39,25 +41,34 @@ def measure_lossy(job: str, params: str = "params.yaml", k0: int = 2, blocks: in
     end_server_with_this_process()
     this = load_job(Path(params), job)
     model = read_model(this.model_path, this.model)
-    lossy.refuse_k0(model, k0)
+    refuse_k0(model, k0)
     refuse_adapters(this)
+    inputs = recording.inputs_of(this)
     prompts = validate(this)
     with accelerator(), start_routing_engine(this) as engine:
-        report = compare(this, model, prompts, engine, k0, blocks)
-    run_logger().info("page: %s", lossy.write_page(this, report))
+        report = compare(this, model, prompts, inputs.files[this.prompts], engine, k0, blocks)
+    keep(this, report, inputs)
     return report
 
 
 @task(name="compare", task_run_name="measure the arms side by side", cache_policy=NO_CACHE)
 def compare(
-    job: Job, model: ModelFacts, prompts: TokenizedPrompts, engine: RoutingEngine, k0: int, blocks: int
+    job: Job, model: ModelFacts, prompts: TokenizedPrompts, md5: str, engine: RoutingEngine, k0: int, blocks: int
 ) -> LossyReport:
     """Blocks of four passes."""
     with progress_bar() as bar:
-        row = bar.add_task("lossy", total=blocks * len(lossy.ARMS), rate="")
+        row = bar.add_task("lossy", total=blocks * len(ARMS), rate="")
 
         def progress(arm: str, done: int, total: int) -> None:
             bar.update(row, completed=done, description=arm)
 
-        md5 = dataset_md5(job.prompts_path)
-        return lossy.compare_lossy(job, model, prompts, md5, engine, k0, blocks, progress)
+        return compare_lossy(job, model, prompts, md5, engine, k0, blocks, progress)
+
+
+@task(name="keep", task_run_name="keep the evidence, record in DVC", cache_policy=NO_CACHE)
+def keep(job: Job, report: LossyReport, inputs: recording.Inputs) -> None:
+    """Page and figures beside the job's trials."""
+    page, notes = recording.keep_lossy(job, report, inputs)
+    run_logger().info("page: %s", page)
+    for note in notes:
+        run_logger().warning("%s", note)

@@ -88,10 +88,13 @@ def make_plan(job: Job, prompts: TokenizedPrompts, placebo: bool) -> Plan:
     )
 
 
-def start_engine(job: Job) -> Engine:
-    """vLLM in a child process for each replica; its memory is free again when the context ends."""
+def start_engine(job: Job, k0: int | None = None) -> Engine:
+    """vLLM in a child process for each replica; its memory is free again when the context ends.
+
+    `k0`: of a lossy routing that a person accepted, which no measurement of orders asks for.
+    """
     log = job.root / ".orderproof" / "logs" / f"{job.name}.log"
-    return engine_of(job.engine, job.model_path, job.sampling, log, job.adapters)
+    return engine_of(job.engine, job.model_path, job.sampling, log, job.adapters, k0)
 
 
 @task(name="warm-up", task_run_name="register and warm up", cache_policy=NO_CACHE)

@@ -16,7 +16,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from ruamel.yaml import YAML
@@ -144,6 +144,12 @@ class MeasureSpec(_Strict):
     scorer: Literal["exact", "contains", "numeric", "regex"] | None = None  # how outputs are compared with `reference`
 
 
+class AcceptLossy(_Strict):
+    """LOSSY: a person's word that a job may be generated with other experts than the model's own."""
+
+    k0: Annotated[int, Field(ge=1)]  # experts of its own that a decoding token keeps for sure
+
+
 class Reporting(_Strict):
     """What is said and published about a job; nothing here changes a measurement."""
 
@@ -177,8 +183,14 @@ class Job(_Strict):
     order: OrderSpec = OrderSpec()
     measure: MeasureSpec = MeasureSpec()
     outputs: Literal["proven", "not_worse"] = "not_worse"
+    accept_lossy: AcceptLossy | None = None  # read by `generate` and `reproduce` alone: no trial measures it
     reporting: Reporting = Reporting()
     generate: GenerateSpec = GenerateSpec()
+
+    @property
+    def lossy_k0(self) -> int | None:
+        """Of the lossy routing that a person accepted; None: the model's own routing."""
+        return self.accept_lossy.k0 if self.accept_lossy else None
 
     @property
     def prompts_path(self) -> Path:
@@ -273,6 +285,10 @@ def _build(params: Path, name: str, document: Mapping[str, Any], body: Any) -> J
                 f"{params}: jobs.{name}.{key} is missing: DVC reads it there and not in `defaults`, so move it into "
                 "every job"
             )
+    if "accept_lossy" in (document["defaults"] or {}):
+        raise JobError(
+            f"{params}: defaults.accept_lossy is refused: a lossy routing is accepted job by job, by its own evidence"
+        )
     merged = _merge(document.get("defaults") or {}, body)
     for key in ("name", "root", *BESIDE_THE_JOBS):
         if key in merged:
@@ -389,8 +405,9 @@ def _keys_beside(path: tuple[Any, ...]) -> list[str]:
     model: type[BaseModel] = Job
     for part in path[:-1]:
         annotation = model.model_fields[str(part)].annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            model = annotation
+        for one in (annotation, *get_args(annotation)):  # `AcceptLossy | None` is one too
+            if isinstance(one, type) and issubclass(one, BaseModel):
+                model = one
     return [key for key in model.model_fields if key not in ("name", "root", *BESIDE_THE_JOBS)]
 
 

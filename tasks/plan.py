@@ -274,7 +274,8 @@ def _question(job: Job, model: ModelFacts, dataset_md5: str, chosen: Order) -> s
 
 def _settings(job: Job, question: str) -> str:
     """Hash of the question and all else in params.yaml that decides a measurement."""
-    measured = job.model_dump(mode="json", exclude={"name", "root", "reporting", "generate"})
+    beside = {"name", "root", "reporting", "generate", "accept_lossy"}  # a trial measures the model's own routing
+    measured = job.model_dump(mode="json", exclude=beside)
     return _sha256(canonical_json({"question": question, "job": measured}))
 
 

@@ -20,6 +20,8 @@ from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.evidence import VERDICT_FILE, Trial, write_verdict
 from orderproof.tasks.files import md5_of, write_atomically
 from orderproof.tasks.jobs import Job
+from orderproof.tasks.lossy import routing_named
+from orderproof.tasks.lossy.report import LossyReport, lines, write_page
 from orderproof.tasks.models import read_model
 from orderproof.tasks.orders import Order
 from orderproof.tasks.outcome import Outcome
@@ -158,7 +160,25 @@ def demote(job: Job, ids: Sequence[str], reason: str) -> tuple[promotion.Promoti
     """Go back to the file's own order, and tell DVC and git. Returns the record and what to know of it."""
     back = promotion.demote(job, ids, reason)
     recorded = dvc.record_again(job.root, dvc.stage_of(job.name))
-    return back, _publish(job, recorded, back.headline)
+    notes = _publish(job, recorded, back.headline)
+    if job.lossy_k0 is not None:
+        notes.append(f"{routing_named(job.lossy_k0)} stays accepted: accept_lossy in params.yaml is yours to remove")
+    return back, notes
+
+
+def keep_lossy(job: Job, report: LossyReport, inputs: Inputs) -> tuple[Path, list[str]]:
+    """Keep a lossy comparison beside the job's trials, and tell DVC and git. Returns its page and what to know of it.
+
+    Raises:
+        InputsChanged: prompts or parameters are not what was compared. Nothing is kept.
+    """
+    dvc.compare_inputs(job.root, inputs.files, inputs.params)
+    kept = write_page(job, report)
+    try:
+        recorded = dvc.record_again(job.root, dvc.stage_of(job.name))
+    except dvc.DvcError as error:
+        return kept, [f"not recorded in DVC: {error}"]
+    return kept, _publish(job, recorded, lines(report)[0])
 
 
 def _publish(job: Job, recorded: dvc.Recorded, message: str) -> list[str]:

@@ -36,6 +36,8 @@ def job_status(job: Job) -> dict[str, Any]:
         - `order`: null while no order was ever chosen (the job runs in the file's), or `method`, `promoted`, `trial`,
           `gain`, `gain_low`, `gain_high` (of the promotion), `since`, `demoted` (when the last one was taken back)
         - `stale`: the promoted order is of another version of the prompts, so the file's holds; null: cannot be told
+        - `lossy_k0`: null while the model's own routing is kept; of the LOSSY one that params.yaml accepts, which
+          `generate` uses if evidence carries it
         - `verdict`: null, or `verdict`, `reason`, `gain`, `gain_low`, `gain_high`, `blocks`, `trial` (null: refused
           before one began), `when`
         - `toy`: the newest trial was of the demo's toy model, whose gain is nobody's
@@ -46,10 +48,10 @@ def job_status(job: Job) -> dict[str, Any]:
         - `checkpoint`: null, or the unfinished batch: `results` kept of `prompts`, the last of them at `when`
         - `underway`: null, or the run of the batch that is at work now: `who`, `since`, and, once it generates, `run`,
           `prefect_run`, `prompts`, `done`, `rate_req_s` (so far), `seconds_left` (at that rate); null before
-        - `last_run`: null, or the newest batch that came to its end: `run`, `ended`, `order`, `prompts`, `failed`,
-          `throughput_req_s`, `throughput_tok_s`, `replicas`, `imbalance` (the slowest replica's time over their mean),
-          `outputs`, `streamed` (its prompts came as a stream, and are kept), `current` (the outputs are of the job's
-          own prompts as they are now), `sent` (MLflow has it)
+        - `last_run`: null, or the newest batch that came to its end: `run`, `ended`, `order`, `lossy_k0`, `prompts`,
+          `failed`, `throughput_req_s`, `throughput_tok_s`, `replicas`, `imbalance` (the slowest replica's time over
+          their mean), `outputs`, `streamed` (its prompts came as a stream, and are kept), `current` (the outputs are of
+          the job's own prompts as they are now), `sent` (MLflow has it)
         - `reproduction`: null, or the newest: `run`, `ended`, `answer`, `identical` of `compared` outputs, `scores`
           (their answer), `changes` (how many settings), `current` (of the outputs that the job has now; null: none)
         - `incomplete`: trials without a verdict, which were stopped or are being measured now
@@ -67,6 +69,7 @@ def job_status(job: Job) -> dict[str, Any]:
         "model": job.model,
         "order": _order(promotion) if promotion else None,
         "stale": _stale(job, promotion),
+        "lossy_k0": job.lossy_k0,
         "verdict": _last_verdict(job.reports_dir, trials, problems),
         "toy": bool(trials and trials[-1].manifest.model.get("toy")),
         "trials": len(trials),
@@ -190,7 +193,7 @@ def _last_run(job: Job, problems: list[str]) -> dict[str, Any] | None:
         return None
     last = runs[-1]
     return {
-        **{key: getattr(last, key) for key in ("run", "prompts", "failed", "outputs")},
+        **{key: getattr(last, key) for key in ("run", "lossy_k0", "prompts", "failed", "outputs")},
         **{key: getattr(last, key) for key in ("throughput_req_s", "throughput_tok_s", "replicas", "imbalance")},
         "ended": last.ended_utc,
         "order": last.order.method,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from orderproof.tasks.lossy import routing_named
 from orderproof.tasks.outcome import TOY
 
 HEADINGS = ("JOB", "RUNS IN", "LAST VERDICT", "GAIN", "TRIALS", "NOTES")
@@ -26,6 +27,7 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
     order, verdict = one["order"], one["verdict"]
     promoted = order and order["promoted"] and not one["stale"]
     notes = [
+        *(["LOSSY routing accepted"] if one["lossy_k0"] is not None else []),
         *(["toy model"] if one["toy"] else []),
         *(["promoted order is of other prompts"] if one["stale"] else []),
         *([f"{len(one['incomplete'])} without a verdict"] if one["incomplete"] else []),
@@ -45,6 +47,8 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
 def _block(one: dict[str, Any]) -> list[str]:
     verdict = one["verdict"]
     facts = [("prompts", one["prompts"]), ("model", one["model"]), ("runs in", _runs_in(one))]
+    if one["lossy_k0"] is not None:
+        facts.append(("routing", f"{routing_named(one['lossy_k0'])}, accepted in params.yaml"))
     if verdict:
         said = f"{verdict['verdict']} {_gain(verdict)}".strip()
         trial = f"in {verdict['blocks']} blocks of trial {verdict['trial']}" if verdict["trial"] else "without a trial"
@@ -67,6 +71,7 @@ def _batch_facts(one: dict[str, Any]) -> list[tuple[str, str]]:
         failed = f", {last['failed']} failed" if last["failed"] else ""
         rates = "" if last["throughput_req_s"] is None else f", {last['throughput_req_s']:.2f} req/s"
         rates += f" on {last['replicas']} replicas" if last["replicas"] > 1 else ""
+        rates += "" if last["lossy_k0"] is None else f", {routing_named(last['lossy_k0'])}"
         facts.append(
             ("last run", f"{last['prompts']} outputs{failed} in {last['order']} order{rates}, {last['ended']}")
         )

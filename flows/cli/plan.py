@@ -93,11 +93,14 @@ def lossy(
     blocks: Annotated[int, typer.Option(min=5, max=40, help="Passes of each of the four arms.")] = 5,
     as_json: Json = False,
 ) -> None:
-    """LOSSY: what another routing than the model's own would gain, and how many outputs it changes. Never promotes."""
+    """LOSSY: what another routing than the model's own would gain, and how many outputs it changes. Never promotes.
+
+    Where its scores stay inside their margin, a person may accept it: the page says how.
+    """
     checked_job(params, job)
     with prefect_around("Nothing is kept of a lossy comparison that did not end: run it again"):
         from orderproof.flows.lossy import measure_lossy
-        from orderproof.tasks.lossy import lines
+        from orderproof.tasks.lossy.report import lines
 
         report = measure_lossy(job, params=str(params.resolve()), k0=k0, blocks=blocks)
     say(report.as_json(), as_json, ["", *lines(report)])

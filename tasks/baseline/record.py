@@ -21,6 +21,7 @@ from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.evidence import OrderRecord
 from orderproof.tasks.files import write_atomically
 from orderproof.tasks.jobs import Job
+from orderproof.tasks.lossy import routing_named
 
 SCHEMA = "orderproof/baseline/1"
 NEWEST_FILE = "baseline.json"
@@ -57,6 +58,7 @@ class Reproduction(BaseModel):
     dataset_md5: str
     order: OrderRecord
     order_why: str
+    lossy_k0: int | None = None  # LOSSY: generated again with other experts than the model's own; null: its own
     batch_invariant: bool  # vLLM was asked for it
     resumed: int  # outputs that an earlier, unfinished run had generated
     generated: int
@@ -81,7 +83,8 @@ class Reproduction(BaseModel):
     def sentence(self) -> str:
         """The reproduction on one line."""
         seen = self.outputs
-        said = f"{self.job}: {seen.identical} of {seen.compared} outputs identical"
+        lossy = "" if self.lossy_k0 is None else f"{routing_named(self.lossy_k0)}: "
+        said = f"{lossy}{self.job}: {seen.identical} of {seen.compared} outputs identical"
         if seen.diverged:
             said += f", {seen.diverged} diverge (median at token {seen.first_divergence['median']:g})"
         if seen.altered:

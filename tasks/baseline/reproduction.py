@@ -72,6 +72,7 @@ def compare(
         dataset_md5=batch.file.md5,
         order=batch.checkpoint.order.record(),
         order_why=why,
+        lossy_k0=job.lossy_k0,
         batch_invariant=job.engine.environment.get(BATCH_INVARIANT, "0") != "0",
         resumed=batch.checkpoint.resumed,
         generated=generated.results,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from orderproof.tasks.baseline.record import Reproduction, keep, read_runs, reports_of
 from orderproof.tasks.jobs import Job
+from orderproof.tasks.lossy import routing_named
 from orderproof.tasks.tracking.beside import send
 from orderproof.tasks.tracking.runs import LONGEST_PARAMETER_CHARS, RunRecord, epoch_ms
 
@@ -41,6 +42,7 @@ def _record(made: Reproduction, dvc_revision: str | None) -> RunRecord:
     tags = {
         RUN_TAG: made.run,
         "answer": made.answer,
+        "lossy": None if made.lossy_k0 is None else f"k0 = {made.lossy_k0}",
         "dataset_md5": made.dataset_md5,
         "baseline_md5": made.baseline_md5,
         "order_sha256": made.order.sha256,
@@ -51,6 +53,7 @@ def _record(made: Reproduction, dvc_revision: str | None) -> RunRecord:
     }
     params = {
         "order": made.order.method,
+        "routing": routing_named(made.lossy_k0),
         "changes": "; ".join(made.changes) or ("none" if made.changes_known else "unknown"),
         "batch_invariant": str(made.batch_invariant),
     }

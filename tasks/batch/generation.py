@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orderproof.tasks.asked import asked_of
 from orderproof.tasks.batch.checkpoint import ALL_RIGHT, FOLDER, Checkpoint, CheckpointError, Result, open_checkpoint
 from orderproof.tasks.batch.coming import SPOOL_FILE, Coming, token_ids_of
 from orderproof.tasks.batch.growing import open_growing
@@ -29,7 +30,8 @@ from orderproof.tasks.expectations.output_suite import FINISHED
 from orderproof.tasks.expectations.prompt_suite import asked_samples, asked_tokens
 from orderproof.tasks.files import write_atomically
 from orderproof.tasks.jobs import Job
-from orderproof.tasks.models import ModelFacts, fingerprint, read_model
+from orderproof.tasks.lossy.acceptance import refuse_stream, require_evidence
+from orderproof.tasks.models import ModelFacts, read_model
 from orderproof.tasks.orders import Order
 from orderproof.tasks.prompts.rows import PromptError
 from orderproof.tasks.prompts.serving import Serving
@@ -111,8 +113,10 @@ def begin(
 
     Raises:
         CheckpointError: it is of another key, or cannot be written.
+        LossyError: a lossy routing is accepted, and no evidence of this very job carries it.
     """
     model = read_model(job.model_path, job.model, job.adapters)
+    require_evidence(job, model, source.md5, order.record() if isinstance(order, Order) else None)
     key = {"dataset_md5": source.md5, "prompts": len(source), **_key(job, model)}
     if isinstance(order, Order):
         kept = open_checkpoint(job.data_dir / folder, key, order, restart=restart)
@@ -128,7 +132,9 @@ def begin_stream(job: Job, stream: Stream, order: InWindows, tokenizer: Tokenize
     Raises:
         CheckpointError: as `begin`.
         PromptError: the stream cannot be read, or does not begin with what came before.
+        LossyError: a lossy routing is accepted: it was not measured on prompts that nobody has seen.
     """
+    refuse_stream(job)
     model = read_model(job.model_path, job.model, job.adapters)
     key = {"stream": True, **_key(job, model)}
     growing = open_growing(job.data_dir / FOLDER, key, order.spec, restart=restart)
@@ -162,24 +168,8 @@ def complete(batch: Batch) -> Batch:
 
 
 def _key(job: Job, model: ModelFacts) -> dict[str, Any]:
-    """Replicas and devices are left out: they say where the work is done and not what is asked.
-
-    They decide, as a crash does, which requests meet in a batch, and a job that lost a device in the night shall go on
-    with those that are left. The run's record tells how many replicas it had.
-    """
-    engine = job.engine
-    return {
-        "model": model.fingerprint,
-        "tokenizer": fingerprint(job.tokenizer_path) if job.tokenizer else None,  # None: the model's
-        "engine": {
-            "command": list(engine.command),
-            "in_process": engine.in_process,
-            "args": engine.args,
-            "env": engine.environment_on_record,
-        },
-        "sampling": job.sampling,
-        "chat_template_args": job.chat_template_args,
-    }
+    lossy = {} if job.lossy_k0 is None else {"lossy": {"k0": job.lossy_k0}}  # results of two routings are never mixed
+    return {**asked_of(job, model), **lossy}
 
 
 def generate(

@@ -21,6 +21,7 @@ from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.evidence import OrderRecord
 from orderproof.tasks.files import md5_of, write_atomically
 from orderproof.tasks.jobs import Job
+from orderproof.tasks.lossy import routing_named
 
 SCHEMA = "orderproof/batch/1"
 
@@ -44,6 +45,7 @@ class BatchRun(BaseModel):
     dataset_md5: str
     order: OrderRecord
     order_why: str
+    lossy_k0: int | None = None  # LOSSY: other experts than the model's own, accepted by a person; null: its own
     prompts: int
     resumed: int  # of them, finished by earlier runs
     generated: int  # of them, answered in this run
@@ -80,7 +82,8 @@ class BatchRun(BaseModel):
 
     def sentence(self) -> str:
         """The run on one line."""
-        said = f"{self.job}: {self.prompts} outputs in the file's order"
+        lossy = "" if self.lossy_k0 is None else f"{routing_named(self.lossy_k0)}: "
+        said = f"{lossy}{self.job}: {self.prompts} outputs in the file's order"
         if self.resumed:
             said += f", {self.resumed} of them kept from before"
         if self.failed:
@@ -145,6 +148,7 @@ def record_of(
         dataset_md5=batch.file.md5,
         order=batch.checkpoint.order.record(),
         order_why=why,
+        lossy_k0=job.lossy_k0,
         prompts=len(batch.source),
         resumed=batch.checkpoint.resumed,
         generated=generated.results,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from orderproof.tasks.batch.record import BatchRun, keep, read_runs, reports_of
 from orderproof.tasks.evidence import canonical_json
 from orderproof.tasks.jobs import Job
+from orderproof.tasks.lossy import routing_named
 from orderproof.tasks.tracking.beside import runs_tagged, send
 from orderproof.tasks.tracking.runs import LONGEST_PARAMETER_CHARS, RunRecord, epoch_ms
 
@@ -86,6 +87,7 @@ def _record(run: BatchRun, dvc_revision: str | None) -> RunRecord:
         "outputs_md5": run.outputs_md5,
         "order_sha256": run.order.sha256,
         "model_fingerprint": run.key.get("model"),
+        "lossy": None if run.lossy_k0 is None else f"k0 = {run.lossy_k0}",
         "versions": ", ".join(f"{name} {version}" for name, version in sorted(run.versions.items())),
         "prefect_run": run.prefect_run,
         "dvc_revision": dvc_revision,
@@ -95,6 +97,7 @@ def _record(run: BatchRun, dvc_revision: str | None) -> RunRecord:
         "order": run.order.method,
         "order.parameters": canonical_json(run.order.parameters),
         "order.why": run.order_why,
+        "routing": routing_named(run.lossy_k0),
         "engine.args": canonical_json(run.key.get("engine", {}).get("args", {})),
         "sampling": canonical_json(run.key.get("sampling", {})),
     }

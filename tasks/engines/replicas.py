@@ -19,6 +19,7 @@ import psutil  # type: ignore[import-untyped]
 
 from orderproof.tasks.engines import Engine, EngineError, EngineInfo, Failure, Figures, Output, Request, Steps
 from orderproof.tasks.engines.client import QUEUED_BATCHES, VllmEngine
+from orderproof.tasks.engines.routing import RoutingEngine
 from orderproof.tasks.engines.shares import Dealer
 from orderproof.tasks.jobs import EngineSpec
 
@@ -35,8 +36,15 @@ def engine_of(
     sampling: Mapping[str, Any],
     log: Path,
     adapters: Mapping[str, Path] | None = None,
+    k0: int | None = None,
 ) -> Engine:
-    """The engine that a job asks for; nothing starts yet. Raises EngineError where the model's folder is missing."""
+    """The engine that a job asks for; nothing starts yet. Raises EngineError where the model's folder is missing.
+
+    Args:
+        k0: of a lossy routing that a person accepted; None: the model's own.
+    """
+    if k0 is not None:
+        return RoutingEngine(spec, model, sampling, log, k0)
     return (VllmEngine if spec.replicas == 1 else ReplicatedEngine)(spec, model, sampling, log, adapters)
 
 

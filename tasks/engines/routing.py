@@ -36,9 +36,14 @@ class Routed:
 class RoutingEngine(VllmEngine):
     """A vLLM engine in a child process whose routers are listened to."""
 
-    def __init__(self, spec: EngineSpec, model: Path, sampling: Mapping[str, Any], log: Path) -> None:
+    def __init__(
+        self, spec: EngineSpec, model: Path, sampling: Mapping[str, Any], log: Path, k0: int | None = None
+    ) -> None:
         """As VllmEngine, and one engine however many replicas the job has. Its core always runs in the child's own
         process, where its routers are within reach.
+
+        Args:
+            k0: every pass is lossy, as in `opportunistic`; None: only those in such a context.
 
         Raises:
             EngineError: the model's folder is missing.
@@ -46,7 +51,7 @@ class RoutingEngine(VllmEngine):
         devices = spec.devices[:1] if spec.devices else None
         alone = spec.model_copy(update={"in_process": True, "replicas": 1, "devices": devices})
         super().__init__(alone, model, sampling, log)
-        self._k0: int | None = None
+        self._k0 = k0
         self._take: Callable[[Routed], None] | None = None
 
     def capture(
@@ -69,11 +74,11 @@ class RoutingEngine(VllmEngine):
 
         None leaves the model's routing alone.
         """
-        self._k0 = k0
+        usual, self._k0 = self._k0, k0
         try:
             yield
         finally:
-            self._k0 = None
+            self._k0 = usual
 
     def _load_command(self) -> dict[str, Any]:
         return {**super()._load_command(), "routing": WORKER_ROUTING.read_text("utf-8")}

@@ -126,7 +126,8 @@ class Heard(Routing):
         """Note whose rows the model is about to compute, once the batch is in its final order."""
         prepared = self.prepare(scheduled, *rest, **more)
         if self.active:
-            self.settle()
+            if self.capturing:  # otherwise nobody takes the traces, and a batch of millions would keep them all
+                self.settle()
             batch, counts = runner.input_batch, scheduled.num_scheduled_tokens
             spans = [
                 Span(name, int(batch.num_computed_tokens_cpu[i]), int(counts[name]), int(batch.num_prompt_tokens[i]))

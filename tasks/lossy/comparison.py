@@ -7,25 +7,26 @@ many outputs it changes beside what reshuffling changes, and its scores. The rou
 
 from __future__ import annotations
 
+import datetime
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from orderproof.tasks.asked import asked_of
 from orderproof.tasks.engines import Failure, Output, Request
 from orderproof.tasks.engines.routing import RoutingEngine
-from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.evidence import CANDIDATE, CONTROL
-from orderproof.tasks.files import write_atomically
 from orderproof.tasks.jobs import Job, OrderSpec
 from orderproof.tasks.judgement import is_vacuous
+from orderproof.tasks.lossy import LossyError
+from orderproof.tasks.lossy.report import ARMS, LOSSY, SHUFFLED, SORTED, SORTED_LOSSY, ArmResult, LossyReport
 from orderproof.tasks.models import ModelFacts
 from orderproof.tasks.orders import Order, make_order, view_of
-from orderproof.tasks.outputs import OutputChange, PassOutputs, compare
+from orderproof.tasks.outputs import PassOutputs, compare
 from orderproof.tasks.outputs.scorers import score
 from orderproof.tasks.plan import measured_prompts, restrict
 from orderproof.tasks.prompts import TokenizedPrompts
@@ -33,48 +34,9 @@ from orderproof.tasks.signals.served import Served
 from orderproof.tasks.trial import toss
 from orderproof.tasks.verdict import Rule, estimate
 
-SHUFFLED, SORTED, LOSSY, SORTED_LOSSY = "shuffled", "sorted", "shuffled, lossy", "sorted, lossy"
-ARMS = (SHUFFLED, SORTED, LOSSY, SORTED_LOSSY)
 WARM_UP_BATCHES = 4
 
 Progress = Callable[[str, int, int], None]
-
-
-class LossyError(OrderproofError):
-    """A lossy comparison that cannot be made: why, and what to do."""
-
-
-@dataclass(frozen=True)
-class ArmResult:
-    """One arm beside the shuffled one, in the same blocks."""
-
-    arm: str
-    throughput_req_s: float  # mean of its passes
-    gain: float
-    gain_low: float  # two-sided 95 %
-    gain_high: float
-    outputs: OutputChange
-
-
-@dataclass(frozen=True)
-class LossyReport:
-    """The comparison."""
-
-    job: str
-    k0: int
-    top_k: int
-    order: str
-    prompts: int
-    blocks: int
-    toy: bool
-    arms: tuple[ArmResult, ...]  # all but the shuffled one
-    throughput_req_s: float  # of the shuffled arm
-
-    def as_json(self) -> dict[str, Any]:
-        told = asdict(self)
-        for arm, result in zip(told["arms"], self.arms, strict=True):
-            arm["outputs"] = result.outputs.model_dump()
-        return {"schema": 1, "lossy": True, "promotes": False, **told}
 
 
 @dataclass(frozen=True)
@@ -120,12 +82,16 @@ def compare_lossy(
         job=job.name,
         k0=k0,
         top_k=top_k,
-        order=chosen.method,
+        order=chosen.record(),
+        dataset_md5=dataset_md5,
+        scorer=job.measure.scorer,
+        asked=asked_of(job, model),
         prompts=len(few),
         blocks=blocks,
         toy=model.toy,
         arms=tuple(_result(job, passes, arm, candidate) for arm in ARMS[1:]),
         throughput_req_s=float(np.mean([one.rate for one in passes if one.arm == SHUFFLED])),
+        created_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
 
 
@@ -198,48 +164,3 @@ def _result(job: Job, passes: Sequence[_Pass], arm: str, candidate: Order) -> Ar
         gain_high=math.expm1(seen.high),
         outputs=outputs,
     )
-
-
-def reports_dir(job: Job) -> Path:
-    """reports/lossy/<job>: out of reach of promotions and DVC."""
-    return job.root / "reports" / "lossy" / job.name
-
-
-def lines(report: LossyReport) -> list[str]:
-    """The page as text; that it is lossy stands first."""
-    told = [
-        f"LOSSY: {report.job} with another routing than the model's own. It changes what is generated, and nothing is "
-        "promoted by this page",
-        f"Opportunistic Expert Activation, k0 = {report.k0} of {report.top_k} experts, decoding tokens only; "
-        f"{report.prompts} prompts, {report.blocks} blocks, eagerly, against shuffled "
-        f"({report.throughput_req_s:.2f} requests/s)" + ("; a toy model: nobody's gain" if report.toy else ""),
-    ]
-    for arm in report.arms:
-        changed, floor = arm.outputs.d_ab, arm.outputs.d_aa
-        order = f" ({report.order} order)" if arm.arm != LOSSY else ""
-        told.append(
-            f"  {arm.arm + order:32s} {arm.gain:+6.1%} ({arm.gain_low:+.1%} to {arm.gain_high:+.1%}); outputs changed: "
-            f"{changed or 0:.1%}, by reshuffling alone {floor or 0:.1%}; {_scores(arm.outputs)}"
-        )
-    return told
-
-
-def _scores(outputs: OutputChange) -> str:
-    if outputs.scores is None:
-        return "not scored (give references, and measure.scorer)"
-    scores = outputs.scores
-    low = "unknown" if scores.low is None else f"{scores.low:+.3f}"
-    kept = "inside" if scores.passed else "NOT inside"
-    return f"score {scores.difference:+.3f} (95 % lower bound {low}, {kept} its margin) on {scores.prompts} prompts"
-
-
-def write_page(job: Job, report: LossyReport) -> Path:
-    """lossy.json and lossy.md. Returns the page's path."""
-    import json
-
-    folder = reports_dir(job)
-    write_atomically(folder / "lossy.json", json.dumps(report.as_json(), indent=1, ensure_ascii=False) + "\n")
-    first, *rest = lines(report)
-    body = "\n".join(f"- {line.strip()}" if line.startswith("  ") else f"{line}\n" for line in rest)
-    write_atomically(folder / "lossy.md", f"# {first}\n\n{body}\n")
-    return folder / "lossy.md"

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orderproof.tasks import lossy
 from orderproof.tasks.engines import Completion, Failure, Output, Request
 from orderproof.tasks.jobs import EngineSpec, Job, MeasureSpec, OrderSpec
-from orderproof.tasks.lossy import LOSSY, SORTED, SORTED_LOSSY, LossyError, LossyReport, compare_lossy
+from orderproof.tasks.lossy import LossyError
+from orderproof.tasks.lossy.comparison import compare_lossy, refuse_k0
+from orderproof.tasks.lossy.report import LOSSY, SORTED, SORTED_LOSSY, LossyReport, lines, write_page
 from orderproof.tasks.models import ModelFacts
 from orderproof.tasks.prompts import read_prompts, tokenize
 from tests.tasks.fake_engine import MOE, mixed, prompts_of
@@ -114,9 +115,9 @@ def test_each_arm_has_its_gain_its_churn_and_its_scores(job: Job) -> None:
 
 def test_the_page_says_lossy_first_and_promotes_nothing(job: Job, tmp_path: Path) -> None:
     report = compared(job, ToldEngine())
-    page = lossy.write_page(job, report)
+    page = write_page(job, report)
     assert page.read_text().startswith("# LOSSY")
-    assert lossy.lines(report)[0].startswith("LOSSY")
+    assert lines(report)[0].startswith("LOSSY")
     kept = json.loads(page.with_suffix(".json").read_text())
     assert (kept["lossy"], kept["promotes"], kept["k0"]) == (True, False, 2)
     assert not job.data_dir.exists()
@@ -127,14 +128,14 @@ def test_without_references_the_page_says_that_nothing_was_scored(job: Job) -> N
     prompts = prompts_of(mixed(PROMPTS))
     engine: Any = ToldEngine()
     report = compare_lossy(job, MOE, prompts, "md5", engine, 2, 5)
-    assert "not scored" in "\n".join(lossy.lines(report))
+    assert "not scored" in "\n".join(lines(report))
 
 
 def test_an_order_may_need_the_served_model(tmp_path: Path) -> None:
     job = make_job(tmp_path, captured=40, order={"method": "cluster", "signal": "token", "clusters": 2})
     engine: Any = ToldEngine()
     report = compare_lossy(job, MOE, tokenize(job, read_prompts(job.prompts_path)), "md5", engine, 2, 5)
-    assert (report.order, report.prompts) == ("cluster", 40)
+    assert (report.order.method, report.prompts) == ("cluster", 40)
 
 
 @pytest.mark.parametrize("k0", [0, 4, 9])
@@ -145,7 +146,7 @@ def test_a_k0_that_is_none_or_changes_nothing_is_refused(job: Job, k0: int) -> N
 
 def test_a_dense_model_has_no_routing_to_change() -> None:
     with pytest.raises(LossyError, match="dense"):
-        lossy.refuse_k0(ModelFacts("models/d", "1", "Qwen3ForCausalLM", 512, None, toy=False), 2)
+        refuse_k0(ModelFacts("models/d", "1", "Qwen3ForCausalLM", 512, None, toy=False), 2)
 
 
 def test_a_refused_prompt_ends_the_comparison_with_its_id(job: Job) -> None:

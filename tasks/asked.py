@@ -1,0 +1,33 @@
+"""What a job asks of its engine: all of it that decides an output, but prompts, order and the engine's versions.
+
+In: a job and its model's facts. Out: a plain mapping as JSON holds it, whose leaves can be compared by name. Knows
+nothing of the checkpoints, the outputs and the evidence for a lossy routing that carry it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orderproof.tasks.jobs import Job
+from orderproof.tasks.models import ModelFacts, fingerprint
+
+
+def asked_of(job: Job, model: ModelFacts) -> dict[str, Any]:
+    """Replicas and devices are left out: they say where the work is done and not what is asked.
+
+    They decide, as a crash does, which requests meet in a batch, and a job that lost a device in the night shall go on
+    with those that are left. The run's record tells how many replicas it had.
+    """
+    engine = job.engine
+    return {
+        "model": model.fingerprint,
+        "tokenizer": fingerprint(job.tokenizer_path) if job.tokenizer else None,  # None: the model's
+        "engine": {
+            "command": list(engine.command),
+            "in_process": engine.in_process,
+            "args": engine.args,
+            "env": engine.environment_on_record,
+        },
+        "sampling": job.sampling,
+        "chat_template_args": job.chat_template_args,
+    }

@@ -1,0 +1,138 @@
+"""What a lossy comparison found: a value, its files under reports/<job>/lossy/, and the page.
+
+In: the arms' figures. Out: lossy.json, which is the evidence that an acceptance rests on, and lossy.md for people; and
+back from lossy.json to the same value. Decides nothing. Knows nothing of engines, MLflow or DVC.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from orderproof.tasks.evidence import OrderRecord
+from orderproof.tasks.files import write_atomically
+from orderproof.tasks.jobs import Job
+from orderproof.tasks.lossy import LossyError, routing_named
+from orderproof.tasks.outputs import OutputChange, ScoreChange
+
+SHUFFLED, SORTED, LOSSY, SORTED_LOSSY = "shuffled", "sorted", "shuffled, lossy", "sorted, lossy"
+ARMS = (SHUFFLED, SORTED, LOSSY, SORTED_LOSSY)
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ArmResult(_Frozen):
+    """One arm beside the shuffled one, in the same blocks."""
+
+    arm: str
+    throughput_req_s: float  # mean of its passes
+    gain: float
+    gain_low: float  # two-sided 95 %
+    gain_high: float
+    outputs: OutputChange
+
+
+class LossyReport(_Frozen):
+    """The comparison, and what it was of: it says nothing of another model, dataset, setting, order or k0."""
+
+    schema_version: Literal["orderproof/lossy/2"] = "orderproof/lossy/2"
+    lossy: Literal[True] = True
+    promotes: Literal[False] = False  # nothing but a person's `accept_lossy` does
+    job: str
+    k0: int
+    top_k: int
+    order: OrderRecord  # of the sorted arms, over the whole file
+    dataset_md5: str
+    scorer: str | None
+    asked: dict[str, Any]  # `asked_of` the job and its model
+    prompts: int  # that were measured
+    blocks: int
+    toy: bool
+    arms: tuple[ArmResult, ...]  # all but the shuffled one
+    throughput_req_s: float  # of the shuffled arm
+    created_utc: str
+
+    def scores_of(self, arm: str) -> ScoreChange | None:
+        """None: no output of that arm was scored."""
+        return next(one.outputs.scores for one in self.arms if one.arm == arm)
+
+    def passed(self, arm: str) -> bool:
+        """Whether an arm's scores are surely inside their margin."""
+        scores = self.scores_of(arm)
+        return scores is not None and scores.passed
+
+    def as_json(self) -> dict[str, Any]:
+        """The stable shape of `--json` and of lossy.json."""
+        return self.model_dump(mode="json")
+
+
+def evidence_path(job: Job) -> Path:
+    """Among the job's evidence, so that DVC takes it along to wherever the job is generated again."""
+    return job.reports_dir / "lossy" / "lossy.json"
+
+
+def read_report(job: Job) -> LossyReport | None:
+    """The last comparison; None if there is none. Raises LossyError if it cannot be read."""
+    path = evidence_path(job)
+    try:
+        return LossyReport.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        raise LossyError(
+            f"{path} is not readable as a lossy comparison: {' '.join(str(error).split())[:200]}"
+        ) from None
+
+
+def write_page(job: Job, report: LossyReport) -> Path:
+    """lossy.json and lossy.md. Returns the page's path."""
+    path = evidence_path(job)
+    write_atomically(path, report.model_dump_json(indent=1) + "\n")
+    first, *rest = lines(report)
+    body = "\n".join(f"- {line.strip()}" if line.startswith("  ") else f"{line}\n" for line in rest)
+    write_atomically(path.with_suffix(".md"), f"# {first}\n\n{body}\n")
+    return path.with_suffix(".md")
+
+
+def lines(report: LossyReport) -> list[str]:
+    """The page as text; that it is lossy stands first, how to accept it last, and only where scores carry it."""
+    told = [
+        f"LOSSY: {report.job} with another routing than the model's own. It changes what is generated, and nothing is "
+        "promoted by this page",
+        f"Opportunistic Expert Activation, k0 = {report.k0} of {report.top_k} experts, decoding tokens only; "
+        f"{report.prompts} prompts, {report.blocks} blocks, eagerly, against shuffled "
+        f"({report.throughput_req_s:.2f} requests/s)" + ("; a toy model: nobody's gain" if report.toy else ""),
+    ]
+    for arm in report.arms:
+        changed, floor = arm.outputs.d_ab, arm.outputs.d_aa
+        order = f" ({report.order.method} order)" if arm.arm != LOSSY else ""
+        told.append(
+            f"  {arm.arm + order:32s} {arm.gain:+6.1%} ({arm.gain_low:+.1%} to {arm.gain_high:+.1%}); outputs changed: "
+            f"{changed or 0:.1%}, by reshuffling alone {floor or 0:.1%}; {scores_said(arm.outputs.scores)}"
+        )
+    return [*told, *_how_to_accept(report)]
+
+
+def scores_said(scores: ScoreChange | None) -> str:
+    """What is known of an arm's scores, in words."""
+    if scores is None:
+        return "not scored (give references, and measure.scorer)"
+    low = "unknown" if scores.low is None else f"{scores.low:+.3f}"
+    kept = "inside" if scores.passed else "NOT inside"
+    return f"score {scores.difference:+.3f} (95 % lower bound {low}, {kept} its margin) on {scores.prompts} prompts"
+
+
+def _how_to_accept(report: LossyReport) -> list[str]:
+    where = {LOSSY: "no order is promoted", SORTED_LOSSY: f"this {report.order.method} order is promoted"}
+    accepted = [condition for arm, condition in where.items() if report.passed(arm)]
+    if not accepted:
+        return []
+    return [
+        f"Scores carry it where {' and where '.join(accepted)}. Only a person can accept it: with `accept_lossy: {{k0: "
+        f"{report.k0}}}` under jobs.{report.job} in params.yaml, `generate` and `reproduce` give "
+        f"{routing_named(report.k0)} outputs, until that line is removed"
+    ]
