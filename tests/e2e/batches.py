@@ -191,7 +191,7 @@ def begin_stream(job: Job, stream: Stream, restart: bool) -> tuple[Batch, str]:
 
 
 def standin(job: Job) -> Any:
-    return engine_of(job.engine, job.model_path, job.sampling, job.root / "engine.log")
+    return engine_of(job.engine, job.model_path, job.sampling, job.root / "engine.log", k0=job.lossy_k0)
 
 
 def generated_places(job: Job) -> np.ndarray:

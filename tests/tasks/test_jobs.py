@@ -349,6 +349,33 @@ def test_batch_invariance_of_random_draws_without_a_seed_is_refused(tmp_path: Pa
     assert one(tmp_path, **asked, sampling={"temperature": 0.7, "seed": 1}).engine.batch_invariant
 
 
+# -- a lossy routing ---------------------------------------------------------------------------------------------------
+
+
+def test_a_lossy_routing_is_off_until_somebody_accepts_it(tmp_path: Path) -> None:
+    assert one(tmp_path).lossy_k0 is None
+    assert one(tmp_path, accept_lossy={"k0": 2}).lossy_k0 == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"k": 2}, "jobs.it.accept_lossy.k is not a key: did you mean 'k0'?"),
+        ({}, "jobs.it.accept_lossy.k0 is missing"),
+        ({"k0": 0}, "jobs.it.accept_lossy.k0: Input should be greater than or equal to 1"),
+        ({"k0": "2"}, "jobs.it.accept_lossy.k0: Input should be a valid integer"),
+        (True, "jobs.it.accept_lossy: Input should be"),
+    ],
+)
+def test_a_wrong_acceptance_is_an_error(tmp_path: Path, given: Any, told: str) -> None:
+    assert told in refusal_of(tmp_path, accept_lossy=given)
+
+
+def test_a_lossy_routing_is_accepted_job_by_job(tmp_path: Path) -> None:
+    told = refusal(tmp_path, {"defaults": {"accept_lossy": {"k0": 2}}, "jobs": {"it": JOB}})
+    assert "defaults.accept_lossy is refused" in told
+
+
 # -- names -------------------------------------------------------------------------------------------------------------
 
 

@@ -139,6 +139,7 @@ def test_a_folder_without_a_manifest_is_no_trial(tmp_path: Path) -> None:
 def test_the_settings_tell_any_change_that_would_measure_something_else(tmp_path: Path) -> None:
     plan = planned(tmp_path)
     assert plan.settings == planned(tmp_path, reporting={"price_per_hour": 3.0}).settings
+    assert plan.settings == planned(tmp_path, accept_lossy={"k0": 2}).settings, "a trial has the model's own routing"
     changes: list[dict[str, Any]] = [
         {"measure": {"margin": 0.0}},
         {"measure": {"prompts": 64}},

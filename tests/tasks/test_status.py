@@ -26,8 +26,8 @@ from tests.tasks.trial_maker import LABELS, make_job, make_trial
 
 PROMPTS = 48
 FIRST, SECOND = "20261129T144640Z-3f9a", "20261130T144640Z-77aa"
-KEYS = {"schema", "job", "prompts", "model", "order", "stale", "verdict", "toy", "trials", "attempts", "alpha_left",
-        "checkpoint", "underway", "last_run", "reproduction", "incomplete", "problems"}  # fmt: skip
+KEYS = {"schema", "job", "prompts", "model", "order", "stale", "lossy_k0", "verdict", "toy", "trials", "attempts",
+        "alpha_left", "checkpoint", "underway", "last_run", "reproduction", "incomplete", "problems"}  # fmt: skip
 
 
 @dataclass(frozen=True)

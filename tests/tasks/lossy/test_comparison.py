@@ -15,7 +15,7 @@ from orderproof.tasks.engines import Completion, Failure, Output, Request
 from orderproof.tasks.jobs import EngineSpec, Job, MeasureSpec, OrderSpec
 from orderproof.tasks.lossy import LossyError
 from orderproof.tasks.lossy.comparison import compare_lossy, refuse_k0
-from orderproof.tasks.lossy.report import LOSSY, SORTED, SORTED_LOSSY, LossyReport, lines, write_page
+from orderproof.tasks.lossy.report import LOSSY, SORTED, SORTED_LOSSY, LossyReport, lines, read_report, write_page
 from orderproof.tasks.models import ModelFacts
 from orderproof.tasks.prompts import read_prompts, tokenize
 from tests.tasks.fake_engine import MOE, mixed, prompts_of
@@ -26,10 +26,14 @@ RATE = {SORTED: 1.2, LOSSY: 1.1, SORTED_LOSSY: 1.3}
 
 
 class ToldEngine:
-    """Sorted passes are 1.2 times as fast and lossy ones 1.1 times; a lossy one changes every fourth output."""
+    """Sorted passes are 1.2 times as fast and lossy ones 1.1 times; a lossy one changes every fourth output's tokens.
 
-    def __init__(self, refuse: int = -1) -> None:
+    `moved`: the text of those.
+    """
+
+    def __init__(self, refuse: int = -1, moved: str = "wrong") -> None:
         self.k0: int | None = None
+        self.moved = moved
         self.refuse = refuse
         self.passes: list[tuple[int | None, list[int]]] = []
 
@@ -49,7 +53,7 @@ class ToldEngine:
                 sink(Failure(number, "too long"))
                 continue
             moved = self.k0 is not None and number % 4 == 0
-            text = "wrong" if moved else "right"
+            text = self.moved if moved else "right"
             sink(Output(number, (Completion([number, int(moved)], text, "length"),), 0, 0.0, 0.0))
         grouped = sum(np.diff(np.array(sent) % 3) == 0) > PROMPTS / 2
         arm = {(True, False): SORTED, (False, True): LOSSY, (True, True): SORTED_LOSSY}
@@ -121,7 +125,17 @@ def test_the_page_says_lossy_first_and_promotes_nothing(job: Job, tmp_path: Path
     kept = json.loads(page.with_suffix(".json").read_text())
     assert (kept["lossy"], kept["promotes"], kept["k0"]) == (True, False, 2)
     assert not job.data_dir.exists()
-    assert not job.reports_dir.exists()
+    assert page.parent == job.reports_dir / "lossy"
+    assert read_report(job) == report
+
+
+def test_the_page_ends_with_how_to_accept_it_only_where_scores_carry_it(job: Job) -> None:
+    worse, as_good = compared(job, ToldEngine()), compared(job, ToldEngine(moved="right"))
+    assert not any("accept_lossy" in line for line in lines(worse))
+    assert "accept_lossy: {k0: 2}` under jobs.it in params.yaml" in lines(as_good)[-1]
+    assert "where no order is promoted and where this label order is promoted" in lines(as_good)[-1]
+    unscored = compared(job.model_copy(update={"measure": MeasureSpec()}), ToldEngine(moved="right"))
+    assert not any("accept_lossy" in line for line in lines(unscored))
 
 
 def test_without_references_the_page_says_that_nothing_was_scored(job: Job) -> None:

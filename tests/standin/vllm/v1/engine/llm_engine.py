@@ -8,22 +8,41 @@ import os
 import time
 import zlib
 from collections import deque
+from collections.abc import Callable
 from types import SimpleNamespace
 
 from ...engine.arg_utils import EngineArgs
 from ...exceptions import VLLMClientError
+from ...model_executor.layers.fused_moe.router.cpu_router import CPURouter
 
 DRIFTS_FROM = 3  # token
 SLOWER = 4
 
 
-def generated(prompt: list[int], max_tokens: int | None, max_model_len: int, sample: int = 0) -> list[int]:
+def generated(
+    prompt: list[int], max_tokens: int | None, max_model_len: int, sample: int = 0, *, lossy: bool = False
+) -> list[int]:
     """What a prompt generates: as many tokens as are asked and fit, from a checksum of the prompt's."""
     room = max_model_len - len(prompt)
     seed = zlib.crc32(b",".join(b"%d" % token for token in prompt)) + sample
     tokens = [(seed >> (k % 24)) % 997 for k in range(room if max_tokens is None else min(room, max_tokens))]
     drift = int(os.environ.get("STANDIN_DRIFT", "0"))
-    return [*tokens[:DRIFTS_FROM], *(997 - t for t in tokens[DRIFTS_FROM:])] if drift and not seed % drift else tokens
+    drifts = lossy or (drift and not seed % drift)
+    return [*tokens[:DRIFTS_FROM], *(997 - t for t in tokens[DRIFTS_FROM:])] if drifts else tokens
+
+
+class Runner:
+    """vLLM's model runner, as far as whoever listens to routers asks for it."""
+
+    def __init__(self) -> None:
+        self.router = CPURouter()
+        self.input_batch = SimpleNamespace(req_ids=[], num_computed_tokens_cpu=[], num_prompt_tokens=[])
+
+    def get_model(self) -> SimpleNamespace:
+        return SimpleNamespace(modules=lambda: [SimpleNamespace(layer_id=0, router=self.router)])
+
+    def _prepare_inputs(self, scheduled: object) -> None:
+        pass
 
 
 class LLMEngine:
@@ -40,7 +59,9 @@ class LLMEngine:
         self.input_processor = SimpleNamespace(process_inputs=lambda *_: None)
         self.waiting: deque = deque()
         self.running: list = []
+        self.runner = Runner()
         self.vllm_config = SimpleNamespace(
+            parallel_config=SimpleNamespace(world_size=1),
             cache_config=SimpleNamespace(num_gpu_blocks=1, block_size=16, enable_prefix_caching=False),
             model_config=SimpleNamespace(max_model_len=args.max_model_len, dtype=args.dtype, enforce_eager=True),
             scheduler_config=SimpleNamespace(
@@ -52,6 +73,9 @@ class LLMEngine:
     def from_engine_args(cls, args: EngineArgs, stat_loggers: list) -> LLMEngine:
         return cls(args, stat_loggers[0](None))
 
+    def collective_rpc(self, call: Callable[[SimpleNamespace], object]) -> list[object]:
+        return [call(SimpleNamespace(model_runner=self.runner))]
+
     def get_supported_tasks(self) -> tuple[str, ...]:
         return ("generate",)
 
@@ -60,7 +84,8 @@ class LLMEngine:
         if not 0 < len(ids) < self.args.max_model_len:
             raise VLLMClientError(f"a prompt of {len(ids)} tokens does not fit into {self.args.max_model_len}")
         asked = params.max_tokens, self.args.max_model_len
-        samples = [generated(ids, *asked, sample) for sample in range(params.n)]
+        lossy = "_compute_routing" in vars(self.runner.router)
+        samples = [generated(ids, *asked, sample, lossy=lossy) for sample in range(params.n)]
         self.waiting.append([request_id, samples, 0, 0.0, ids[-1]])
 
     def get_num_unfinished_requests(self) -> int:
@@ -71,6 +96,7 @@ class LLMEngine:
             request = self.waiting.popleft()
             request[3] = time.monotonic()
             self.running.append(request)
+        self.runner._prepare_inputs(SimpleNamespace(num_scheduled_tokens={}))
         self._pass_time()
         for request in self.running:
             request[2] += 1
