@@ -21,7 +21,8 @@ from orderproof.flows.server import end_server_with_this_process
 from orderproof.tasks import recording
 from orderproof.tasks.engines.routing import RoutingEngine
 from orderproof.tasks.jobs import Job, load_job
-from orderproof.tasks.lossy.comparison import compare_lossy, refuse_k0
+from orderproof.tasks.lossy import refuse_k0
+from orderproof.tasks.lossy.comparison import compare_lossy
 from orderproof.tasks.lossy.report import ARMS, LossyReport
 from orderproof.tasks.models import ModelFacts, read_model
 from orderproof.tasks.prompts import TokenizedPrompts

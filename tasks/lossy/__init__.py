@@ -7,6 +7,7 @@ another model. comparison.py measures it, report.py keeps what was measured, acc
 from __future__ import annotations
 
 from orderproof.tasks.errors import OrderproofError
+from orderproof.tasks.models import ModelFacts
 
 
 class LossyError(OrderproofError):
@@ -16,3 +17,15 @@ class LossyError(OrderproofError):
 def routing_named(k0: int | None) -> str:
     """How records and pages name a routing; None: the model's own. What is lossy says so first."""
     return "the model's own" if k0 is None else f"LOSSY (Opportunistic Expert Activation, k0 = {k0})"
+
+
+def refuse_k0(model: ModelFacts, k0: int) -> int:
+    """The model's top_k. Raises LossyError where `k0` of it make no sense."""
+    if model.moe is None:
+        raise LossyError(f"{model.path} ({model.architecture}) is a dense model: there is no routing to change")
+    if not 1 <= k0 < model.moe.top_k:
+        raise LossyError(
+            f"k0 = {k0} makes no sense for {model.path}: a token uses {model.moe.top_k} experts there, so take 1 to "
+            f"{model.moe.top_k - 1}"
+        )
+    return model.moe.top_k

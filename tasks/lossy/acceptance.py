@@ -13,8 +13,7 @@ from orderproof.tasks.asked import asked_of
 from orderproof.tasks.batch.checkpoint import differences
 from orderproof.tasks.evidence import OrderRecord
 from orderproof.tasks.jobs import Job
-from orderproof.tasks.lossy import LossyError, routing_named
-from orderproof.tasks.lossy.comparison import refuse_k0
+from orderproof.tasks.lossy import LossyError, refuse_k0, routing_named
 from orderproof.tasks.lossy.report import LOSSY, SORTED_LOSSY, LossyReport, evidence_path, read_report, scores_said
 from orderproof.tasks.models import ModelFacts
 

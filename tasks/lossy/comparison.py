@@ -22,7 +22,7 @@ from orderproof.tasks.engines.routing import RoutingEngine
 from orderproof.tasks.evidence import CANDIDATE, CONTROL
 from orderproof.tasks.jobs import Job, OrderSpec
 from orderproof.tasks.judgement import is_vacuous
-from orderproof.tasks.lossy import LossyError
+from orderproof.tasks.lossy import LossyError, refuse_k0
 from orderproof.tasks.lossy.report import ARMS, LOSSY, SHUFFLED, SORTED, SORTED_LOSSY, ArmResult, LossyReport
 from orderproof.tasks.models import ModelFacts
 from orderproof.tasks.orders import Order, make_order, view_of
@@ -93,18 +93,6 @@ def compare_lossy(
         throughput_req_s=float(np.mean([one.rate for one in passes if one.arm == SHUFFLED])),
         created_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
-
-
-def refuse_k0(model: ModelFacts, k0: int) -> int:
-    """The model's top_k. Raises LossyError where `k0` of it make no sense."""
-    if model.moe is None:
-        raise LossyError(f"{model.path} ({model.architecture}) is a dense model: there is no routing to change")
-    if not 1 <= k0 < model.moe.top_k:
-        raise LossyError(
-            f"k0 = {k0} makes no sense for {model.path}: a token uses {model.moe.top_k} experts there, so take 1 to "
-            f"{model.moe.top_k - 1}"
-        )
-    return model.moe.top_k
 
 
 def _run(

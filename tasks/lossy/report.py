@@ -132,7 +132,8 @@ def _how_to_accept(report: LossyReport) -> list[str]:
     if not accepted:
         return []
     return [
+        "",
         f"Scores carry it where {' and where '.join(accepted)}. Only a person can accept it: with `accept_lossy: {{k0: "
         f"{report.k0}}}` under jobs.{report.job} in params.yaml, `generate` and `reproduce` give "
-        f"{routing_named(report.k0)} outputs, until that line is removed"
+        f"{routing_named(report.k0)} outputs, until that line is removed",
     ]

@@ -15,7 +15,7 @@ import pytest
 
 from orderproof.tasks.engines import Failure, Output, Request
 from orderproof.tasks.engines.routing import Routed, RoutingEngine
-from orderproof.tasks.engines.worker_routing import Returned, Span, Trace, opportunistic
+from orderproof.tasks.engines.worker_routing import Heard, Returned, Span, Step, Trace, opportunistic
 from orderproof.tasks.jobs import EngineSpec
 from orderproof.tasks.routing.experts import bit_sets, distinct
 from tests.conftest import GREEDY, ROOT, run_demo
@@ -272,6 +272,20 @@ def test_a_step_that_not_every_layer_told_of_is_a_fault() -> None:
     trace = Trace()
     trace.add(Span("3-abc", 0, 4, 4), None)
     assert "not every layer" in trace.fault
+
+
+@pytest.mark.parametrize("capturing", [False, True])
+def test_a_pass_that_captures_nothing_remembers_no_request(capturing: bool) -> None:
+    """A lossy batch may have millions of them; its steps still know which rows decode."""
+    heard = object.__new__(Heard)
+    heard.routers, heard.traces, heard.step = [SimpleNamespace()], {}, Step([], [None])
+    heard.active, heard.capturing, heard.prepare = True, capturing, lambda scheduled: "prepared"
+    for computed, count in ((0, 4), (4, 1), (5, 1)):
+        batch = SimpleNamespace(req_ids=["3-abc"], num_computed_tokens_cpu=[computed], num_prompt_tokens=[4])
+        scheduled = SimpleNamespace(num_scheduled_tokens={"3-abc": count})
+        assert heard.begin_step(SimpleNamespace(input_batch=batch), scheduled, (), {}) == "prepared"
+        assert heard.decoding(count).tolist() == [computed >= 4] * count
+    assert list(heard.traces) == (["3"] if capturing else [])
 
 
 # -- the whole demo model ----------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ import pytest
 
 from orderproof.tasks.engines import Completion, Failure, Output, Request
 from orderproof.tasks.jobs import EngineSpec, Job, MeasureSpec, OrderSpec
-from orderproof.tasks.lossy import LossyError
-from orderproof.tasks.lossy.comparison import compare_lossy, refuse_k0
+from orderproof.tasks.lossy import LossyError, refuse_k0
+from orderproof.tasks.lossy.comparison import compare_lossy
 from orderproof.tasks.lossy.report import LOSSY, SORTED, SORTED_LOSSY, LossyReport, lines, read_report, write_page
 from orderproof.tasks.models import ModelFacts
 from orderproof.tasks.prompts import read_prompts, tokenize
