@@ -52,16 +52,17 @@ def advise(
     best = _best(forecast)
     today = forecast.today
     said = f"the best order, {best.name}, is predicted to gain {interval(best)} over shuffled"
-    if best.high < rule.worthwhile:
-        return Advice("don't", f"{said}: below the {rule.worthwhile:.0%} that is worth while", best.name)
-    if best.gain < rule.worthwhile:
-        return Advice("don't", f"{said}: most likely below the {rule.worthwhile:.0%} that is worth while", best.name)
-    more, _, _ = over(best, today)
+    more, _, most = over(best, today)
+    if max(best.gain, more) < rule.worthwhile:
+        likely = "below" if max(best.high, most) < rule.worthwhile else "most likely below"
+        return Advice("don't", f"{said}: {likely} the {rule.worthwhile:.0%} that is worth while", best.name)
     if more < rule.worthwhile:
         return Advice("don't", f"{said}, but today's order ({today.name}) has {interval(today)} already", best.name)
     if detectable is not None and more < detectable:
         seen = f"the smallest gain that a trial detects here is {detectable:.1%}"
         return Advice("don't", f"{said} and {more:+.1%} over today's order ({today.name}), and {seen}", best.name)
+    if best.gain < rule.worthwhile:
+        said += f", and {more:+.1%} over today's order ({today.name}), which loses"
     return Advice("measure", said, best.name)
 
 

@@ -38,17 +38,17 @@ def draw(seen: Foresight, path: Path) -> None:
         axes.set_yticks(range(len(shown)), names)
         axes.set(xlabel="predicted gain over shuffled, %")
         axes.set_ylim(-0.6, len(shown) - 0.4)
-        _mark(axes, 0, "shuffled")
-        today = forecast.today.gain
-        _mark(axes, 100 * ((1 + today) * (1 + seen.rule.worthwhile) - 1), "worth while", "--")
+        worthwhile = (1 + forecast.today.gain) * (1 + seen.rule.worthwhile) - 1
+        _mark(axes, 0, "shuffled", "-", leftmost=worthwhile > 0)
+        _mark(axes, 100 * worthwhile, "worth while", "--", leftmost=worthwhile <= 0)
         toy = " (toy model: not your gain)" if seen.model.toy else ""
         axes.set_title(f"{seen.job}: {seen.advice.answer}{toy}")
         with atomic_file(path) as sink:
             figure.savefig(sink, format="png", dpi=DPI, facecolor="white")
 
 
-def _mark(axes: Axes, at: float, name: str, style: str = "-") -> None:
-    """A line with its name above the plot, where no point can lie."""
+def _mark(axes: Axes, at: float, name: str, style: str, *, leftmost: bool) -> None:
+    """A line with its name above the plot, where no point can lie, and outside of the two, where no other name does."""
     axes.axvline(at, color=FAINT, lw=0.8, ls=style, zorder=0)
     axes.annotate(name, (at, 1), (0, 4), ("data", "axes fraction"), "offset points", color=FAINT, fontsize=9,
-                  ha="right" if name == "shuffled" else "left", va="bottom")  # fmt: skip
+                  ha="right" if leftmost else "left", va="bottom")  # fmt: skip

@@ -87,3 +87,10 @@ def test_a_trial_that_would_show_nothing_is_advised_against(
 def test_what_runs_today_and_not_what_the_file_holds_is_to_be_beaten(tmp_path: Path) -> None:
     seen = forecast(("file", 0.16, 0.3), ("label", 0.17, 0.35), today=-0.05)
     assert advise(None, seen, RULE, make_job(tmp_path), 0.2).answer == "measure"
+
+
+def test_a_promoted_order_that_loses_is_worth_leaving_even_for_the_files_own(tmp_path: Path) -> None:
+    seen = forecast(FILE, ("label", -0.05, -0.1), today=-0.05)
+    advice = advise(None, seen, RULE, make_job(tmp_path), 0.04)
+    assert (advice.answer, advice.candidate) == ("measure", "file")
+    assert "and +5.3% over today's order (label, promoted by trial T), which loses" in advice.reason

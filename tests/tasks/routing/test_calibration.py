@@ -15,14 +15,15 @@ from orderproof.tasks.engines import EngineInfo, Failure, Figures, Output, Reque
 from orderproof.tasks.engines.replay import ReplayEngine, Settings
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.prompts import TokenizedPrompts
-from orderproof.tasks.routing import RoutingError
+from orderproof.tasks.routing import RoutingError, calibration
 from orderproof.tasks.routing.calibration import TimedSteps, calibrate, fit_costs, fit_passes, joined
 from orderproof.tasks.routing.routes import Routes, RoutesRecord
 from orderproof.tasks.routing.routes_writer import write_routes
 from orderproof.tasks.routing.source import captured_routes
 from orderproof.tasks.routing.step_costs import StepCosts
 from orderproof.tasks.routing.synthetic import RoutingShape, draw_tokens
-from tests.tasks.fake_engine import WORDS, grouped, prompts_of
+from orderproof.tasks.routing.tally import Setting
+from tests.tasks.fake_engine import WORDS, FakeEngine, grouped, prompts_of
 from tests.tasks.trial_maker import make_job
 
 TRUE = StepCosts((2, 4, 8), (1.0, 1.4, 2.2), 0.02, "the truth", prefill_token_ms=0.05)
@@ -207,3 +208,9 @@ def test_a_sample_of_less_than_two_batches_is_too_small(job: Job, prompts: Token
     few = prompts.take(np.arange(10 + 2 * BATCH - 1))
     with pytest.raises(RoutingError, match=r"holds 15 of these prompts, and a calibration needs two batches of 8"):
         calibrate(OnCpus(routes, few), job, few, routes)
+
+
+def test_steps_are_timed_on_one_replica_with_all_its_devices(tmp_path: Path) -> None:
+    args = {"max_num_seqs": 8, "tensor_parallel_size": 2, "enable_expert_parallel": True}
+    job = make_job(tmp_path, engine={"args": args, "replicas": 3})
+    assert calibration._setting(FakeEngine(), job) == Setting(8, devices=2)
