@@ -27,8 +27,9 @@ from orderproof.flows.reporting import (
     run_logger,
 )
 from orderproof.tasks.batch.generation import Batch, Generated
+from orderproof.tasks.batch.generation_record import run_name
 from orderproof.tasks.batch.live import LiveMetrics
-from orderproof.tasks.batch.record import BatchRun, run_name
+from orderproof.tasks.batch.record import BatchRun
 from orderproof.tasks.batch.underway import HowFar, tell, told
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.prompts.stream import PromptStream

@@ -12,13 +12,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from orderproof.tasks.baseline.comparison import OutputsCompared
 from orderproof.tasks.baseline.scores import ScoresCompared
+from orderproof.tasks.batch.generation_record import GenerationRecord
 from orderproof.tasks.batch.provenance import Provenance
 from orderproof.tasks.errors import OrderproofError
-from orderproof.tasks.evidence import OrderRecord
 from orderproof.tasks.files import write_atomically
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.lossy import routing_named
@@ -34,16 +34,10 @@ class ReproductionError(OrderproofError):
     """A record of a reproduction that cannot be read or written."""
 
 
-class Reproduction(BaseModel):
+class Reproduction(GenerationRecord):
     """One reproduction of a job's outputs that came to its end."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     schema_version: str = SCHEMA
-    run: str  # sortable: 20261129T144640Z-3f9a
-    job: str
-    started_utc: str
-    ended_utc: str
     answer: Answer
     changes: tuple[str, ...]  # since the baseline was generated, in what decides an output: "name: then → now"
     changes_known: bool  # false: the baseline does not say what it rests on
@@ -55,30 +49,12 @@ class Reproduction(BaseModel):
     provenance: Provenance | None  # of the baseline
     reproduced: str  # path from the project's folder
     reproduced_md5: str
-    dataset_md5: str
-    order: OrderRecord
-    order_why: str
-    lossy_k0: int | None = None  # LOSSY: generated again with other experts than the model's own; null: its own
     batch_invariant: bool  # vLLM was asked for it
-    resumed: int  # outputs that an earlier, unfinished run had generated
-    generated: int
-    output_tokens: int = 0
-    wall_s: float = 0.0  # of the engine at work, in this run; without load and compile
-    load_s: float = 0.0
-    versions: dict[str, str] = {}
-    machine: dict[str, Any] = {}
-    toy: bool = False
-    prefect_run: str | None = None
-    mlflow_run: str | None = None  # null: not sent yet
-    notes: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
         """For `--exit-code`."""
         return EXIT_CODES[self.answer]
-
-    def noting(self, *notes: str) -> Reproduction:
-        return self.model_copy(update={"notes": (*self.notes, *notes)})
 
     def sentence(self) -> str:
         """The reproduction on one line."""

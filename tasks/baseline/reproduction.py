@@ -7,7 +7,6 @@ The baseline is only read. Knows nothing of Prefect, MLflow or DVC.
 from __future__ import annotations
 
 import datetime
-import secrets
 from collections.abc import Sequence
 from functools import partial
 
@@ -19,6 +18,7 @@ from orderproof.tasks.baseline.record import Reproduction, ReproductionError, an
 from orderproof.tasks.baseline.scores import ScoresCompared, compare_scores
 from orderproof.tasks.batch.delivery import write_outputs
 from orderproof.tasks.batch.generation import Batch, Generated
+from orderproof.tasks.batch.generation_record import recorded
 from orderproof.tasks.batch.provenance import provenance_of
 from orderproof.tasks.engines import EngineInfo
 from orderproof.tasks.files import md5_of
@@ -54,10 +54,7 @@ def compare(
     outputs, scored = compare_outputs(baseline.path, path, scorer=scorer, texts=job.reporting.log_text)
     scores = _compare_scores(batch, scored)
     return Reproduction(
-        run=f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}",
-        job=job.name,
-        started_utc=started.isoformat(timespec="seconds"),
-        ended_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **recorded(batch, why, generated, engine, started),
         answer=answer_of(outputs, scores),
         changes=changes(baseline.provenance, provenance_of(batch.checkpoint.folder)),
         changes_known=baseline.provenance is not None,
@@ -69,19 +66,7 @@ def compare(
         provenance=baseline.provenance,
         reproduced=str(path.relative_to(job.root)),
         reproduced_md5=md5_of(path),
-        dataset_md5=batch.file.md5,
-        order=batch.checkpoint.order.record(),
-        order_why=why,
-        lossy_k0=job.lossy_k0,
         batch_invariant=job.engine.environment.get(BATCH_INVARIANT, "0") != "0",
-        resumed=batch.checkpoint.resumed,
-        generated=generated.results,
-        output_tokens=generated.output_tokens,
-        wall_s=generated.figures.wall_s if generated.figures else 0.0,
-        load_s=engine.load_s if engine else 0.0,
-        versions=dict(engine.versions) if engine else {},
-        machine=dict(engine.machine) if engine else {},
-        toy=batch.model.toy,
     )
 
 

@@ -8,17 +8,16 @@ measuring stage.
 from __future__ import annotations
 
 import datetime
-import zlib
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from orderproof.tasks.batch.delivery import Delivered
 from orderproof.tasks.batch.generation import Batch, Generated
+from orderproof.tasks.batch.generation_record import GenerationRecord, recorded
 from orderproof.tasks.engines import EngineInfo
 from orderproof.tasks.errors import OrderproofError
-from orderproof.tasks.evidence import OrderRecord
 from orderproof.tasks.files import md5_of, write_atomically
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.lossy import routing_named
@@ -30,31 +29,17 @@ class BatchRecordError(OrderproofError):
     """A record of a run that cannot be read or written."""
 
 
-class BatchRun(BaseModel):
+class BatchRun(GenerationRecord):
     """One run of a job that came to its end. Figures are of this run alone; a resumed batch had others before."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     schema_version: str = SCHEMA
-    run: str  # sortable: 20261129T144640Z-3f9a
-    job: str
-    started_utc: str
-    ended_utc: str
     outputs: str  # path from the project's folder
     outputs_md5: str
-    dataset_md5: str
-    order: OrderRecord
-    order_why: str
-    lossy_k0: int | None = None  # LOSSY: other experts than the model's own, accepted by a person; null: its own
+    key: dict[str, Any]  # what the outputs rest on
     prompts: int
-    resumed: int  # of them, finished by earlier runs
-    generated: int  # of them, answered in this run
     failed: int  # of them, without the output that was asked
     failures: tuple[tuple[str, str], ...] = ()  # (id, reason) of the first few
     prompt_tokens: int = 0
-    output_tokens: int = 0
-    wall_s: float = 0.0  # of the engine at work; without load and compile
-    load_s: float = 0.0
     throughput_req_s: float | None = None  # null: nothing was left to generate
     throughput_tok_s: float | None = None
     time_per_batch_ms: float | None = None  # median of a scheduler step
@@ -69,16 +54,6 @@ class BatchRun(BaseModel):
     cost_per_1k_requests: float | None = None  # null: no price is given
     currency: str = ""
     curve: tuple[tuple[float, float, float], ...] = ()  # ms, running, waiting; means over equal runs of steps
-    key: dict[str, Any] = {}  # what the outputs rest on
-    versions: dict[str, str] = {}
-    machine: dict[str, Any] = {}
-    toy: bool = False
-    prefect_run: str | None = None
-    mlflow_run: str | None = None  # null: not sent yet
-    notes: tuple[str, ...] = ()
-
-    def noting(self, *notes: str) -> BatchRun:
-        return self.model_copy(update={"notes": (*self.notes, *notes)})
 
     def sentence(self) -> str:
         """The run on one line."""
@@ -106,11 +81,6 @@ def reports_of(job: Job) -> Path:
     return job.root / "reports" / "generate" / job.name
 
 
-def run_name(started: datetime.datetime) -> str:
-    """The name of the run that began then, sortable: 20261129T144640Z-3f9a."""
-    return f"{started:%Y%m%dT%H%M%SZ}-{zlib.crc32(started.isoformat().encode()) & 0xFFFF:04x}"
-
-
 def record_of(
     batch: Batch,
     why: str,
@@ -121,12 +91,10 @@ def record_of(
 ) -> BatchRun:
     """All that is known when outputs.parquet is there. `engine`: None if nothing was left to generate."""
     job, figures, steps = batch.job, generated.figures, generated.steps
-    ended = datetime.datetime.now(datetime.UTC)
     timed: dict[str, Any] = {}
     if figures and generated.results:
         price = job.reporting.price_per_hour
         timed = {
-            "wall_s": figures.wall_s,
             "throughput_req_s": generated.results / figures.wall_s,
             "throughput_tok_s": generated.output_tokens / figures.wall_s,
             "time_per_batch_ms": steps.percentile(50),
@@ -139,24 +107,13 @@ def record_of(
             "cost_per_1k_requests": 1000 * price * figures.wall_s / 3600 / generated.results if price else None,
         }
     return BatchRun(
-        run=run_name(started),
-        job=job.name,
-        started_utc=started.isoformat(timespec="seconds"),
-        ended_utc=ended.isoformat(timespec="seconds"),
+        **recorded(batch, why, generated, engine, started),
         outputs=str(delivered.path.relative_to(job.root)),
         outputs_md5=md5_of(delivered.path),
-        dataset_md5=batch.file.md5,
-        order=batch.checkpoint.order.record(),
-        order_why=why,
-        lossy_k0=job.lossy_k0,
         prompts=len(batch.source),
-        resumed=batch.checkpoint.resumed,
-        generated=generated.results,
         failed=delivered.failed,
         failures=delivered.failures,
         prompt_tokens=generated.prompt_tokens,
-        output_tokens=generated.output_tokens,
-        load_s=engine.load_s if engine else 0.0,
         steps=steps.steps,
         replicas=job.engine.replicas,
         currency=job.reporting.currency,
@@ -164,9 +121,6 @@ def record_of(
             (round(ms, 3), round(running, 2), round(waiting, 2)) for ms, running, waiting in steps.curve().tolist()
         ),
         key=dict(batch.key),
-        versions=dict(engine.versions) if engine else {},
-        machine=dict(engine.machine) if engine else {},
-        toy=batch.model.toy,
         **timed,
     )
 
