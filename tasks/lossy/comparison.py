@@ -36,7 +36,7 @@ from orderproof.tasks.verdict import Rule, estimate
 
 WARM_UP_BATCHES = 4
 
-Progress = Callable[[str, int, int], None]
+ArmProgress = Callable[[str, int, int], None]  # (arm, passes done, passes in all)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def compare_lossy(
     engine: RoutingEngine,
     k0: int,
     blocks: int,
-    progress: Progress = lambda arm, done, total: None,
+    progress: ArmProgress = lambda arm, done, total: None,
 ) -> LossyReport:
     """Run every arm once in each block, in an order that a coin decides, all in one engine and eagerly.
 

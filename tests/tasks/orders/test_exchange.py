@@ -1,3 +1,5 @@
+"""Prompts change places between batches where that saves most, each is sent once, and nothing gets worse."""
+
 from __future__ import annotations
 
 import itertools
