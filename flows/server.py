@@ -9,8 +9,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from prefect.server.api.server import SubprocessASGIServer
-
 # Standard input ends when the process that holds its other end dies. A number may belong to somebody else by then.
 WATCH = """
 import os, pathlib, signal, sys
@@ -27,7 +25,8 @@ def end_server_with_this_process() -> None:
     """Watch over the temporary server, if Prefect started one in this process. Calling it again changes nothing."""
     if _watchers:
         return
-    for started in SubprocessASGIServer._instances.values():
+    server = sys.modules.get("prefect.server.api.server")  # imported by whoever starts one, and seconds of work
+    for started in server.SubprocessASGIServer._instances.values() if server else ():
         if started.server_process is not None:
             command = [sys.executable, "-S", "-c", WATCH, str(started.server_process.pid)]
             quiet = subprocess.DEVNULL
