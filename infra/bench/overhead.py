@@ -1,8 +1,11 @@
-"""What `orderproof generate` adds to the engine's own time, on a small job and on a large one.
+"""What `orderproof generate` adds to the engine's own time, on a small job and on a large one, part by part.
 
-In: the demo's mixture of experts. Out: for each number of prompts the seconds of the whole command, of loading and
-compiling, of the engine at work, and the rest: once (imports, Prefect's temporary server), and what grows with the
+In: the demo's mixture of experts. Out: for each number of prompts the seconds of loading and compiling, of the engine
+at work, and of each part of the rest, with the rest's share of the engine's time; and what of it grows with the
 prompts. The engine's own time is compared with `LLM.generate` by against_generate.py.
+
+The job lies in a git and DVC project, and a first command, which is not shown, makes the databases of Prefect and
+MLflow there. With PREFECT_API_URL set, the commands use that server, as scheduled runs do, instead of temporary ones.
 
     python infra/bench/overhead.py --prompts 10000
 """
@@ -10,6 +13,7 @@ prompts. The engine's own time is compared with `LLM.generate` by against_genera
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -17,46 +21,111 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 FEW = 100
+LOOK_EVERY_S = 0.05
 ENGINE = {
     "args": {"max_num_seqs": 16, "max_model_len": 512, "dtype": "bfloat16", "enable_prefix_caching": False},
     "env": {"VLLM_CPU_KVCACHE_SPACE": "1"},
 }
+STAGE = {
+    "cmd": "orderproof generate ${key}",
+    "deps": ["${item.prompts}", "${item.model}"],
+    "params": ["defaults", "jobs.${key}"],
+    "outs": [{"data/${key}/outputs.parquet": {"persist": True}}],
+}
+LOAD, WORK = "load and compile", "the engine at work"
+# The rest, in the order in which it happens. A part ends when its file is there, or the engine's process comes or goes.
+BEFORE, BESIDE = "before the engine: imports, Prefect, prompts, order", "the engine's process around its load and work"
+OUTPUTS, PICTURE, MLFLOW, DVC = "outputs and their expectations", "picture", "MLflow", "DVC"
+END = "the end: Prefect, this process"
+
+Parts = dict[str, float]  # seconds of each
 
 
 def main() -> None:
     options = _arguments()
-    rest = {}
-    print(f"{'prompts':>8}{'all s':>9}{'load s':>9}{'engine s':>10}{'rest s':>8}{'of engine':>11}")
-    for number in (FEW, options.prompts):
-        all_s, load_s, engine_s = generate(number, options.model.resolve(), options.tokens)
-        rest[number] = all_s - load_s - engine_s
-        share = rest[number] / engine_s
-        print(f"{number:>8}{all_s:>9.1f}{load_s:>9.1f}{engine_s:>10.1f}{rest[number]:>8.1f}{share:>11.2%}", flush=True)
-    grows = rest[options.prompts] - rest[FEW]
-    print(f"growing with the prompts: {grows:.1f} s, {grows / engine_s:.2%} of the engine's time")
-
-
-def generate(number: int, model: Path, tokens: int) -> tuple[float, float, float]:
-    """Seconds of the command, of loading, and of the engine at work."""
     with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        prompts = root / "prompts.jsonl"
-        maker = [sys.executable, Path(__file__).with_name("make_many.py"), str(number), "-o", prompts]
-        subprocess.run(maker, check=True, stdout=subprocess.DEVNULL)
-        sampling = {"temperature": 0, "max_tokens": tokens, "ignore_eos": True}
-        job = {"prompts": "prompts.jsonl", "model": str(model), "engine": ENGINE, "sampling": sampling}
-        (root / "params.yaml").write_text(json.dumps({"defaults": {}, "jobs": {"it": job}}))  # JSON is YAML
-        environment = {**os.environ, "PREFECT_HOME": str(root / "prefect")}
-        command = [sys.executable, "-m", "orderproof.flows.cli", "generate", "it", "--json"]
-        began = time.perf_counter()
-        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
-        all_s = time.perf_counter() - began
-        if done.returncode:
-            raise SystemExit(done.stderr[-2000:])
-        told = json.loads(done.stdout)
-        return all_s, told["load_s"], told["wall_s"]
+        root = make_project(Path(folder), options.model.resolve(), options.tokens)
+        generate(root, FEW)
+        few, many = generate(root, FEW), generate(root, options.prompts)
+    print(f"\n{'seconds of a command, by prompts':<52}{FEW:>9}{options.prompts:>9}")
+    for part in few:
+        print(f"{part:<52}{few[part]:>9.2f}{many[part]:>9.2f}")
+    rest = [sum(parts.values()) - parts[LOAD] - parts[WORK] for parts in (few, many)]
+    print(f"{'the rest together':<52}{rest[0]:>9.2f}{rest[1]:>9.2f}")
+    print(f"{'... of the engine at work':<52}{rest[0] / few[WORK]:>9.1%}{rest[1] / many[WORK]:>9.1%}")
+    grows = rest[1] - rest[0]
+    print(f"growing with the prompts: {grows:.2f} s, {grows / many[WORK]:.2%} of the engine's time")
+
+
+def make_project(root: Path, model: Path, tokens: int) -> Path:
+    """A job `it` whose prompts are still to come, in git and DVC."""
+    sampling = {"temperature": 0, "max_tokens": tokens, "ignore_eos": True}
+    job = {"prompts": "prompts.jsonl", "model": str(model), "engine": ENGINE, "sampling": sampling}
+    stages = {"stages": {"generate": {"foreach": "${jobs}", "do": STAGE}}}
+    (root / "params.yaml").write_text(json.dumps({"defaults": {}, "jobs": {"it": job}}))  # JSON is YAML
+    (root / "dvc.yaml").write_text(json.dumps(stages))
+    subprocess.run(["git", "init", "--quiet"], cwd=root, check=True)
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=root, check=True)
+    return root
+
+
+def generate(root: Path, number: int) -> Parts:
+    """One command for so many prompts."""
+    maker = [sys.executable, Path(__file__).with_name("make_many.py"), str(number), "-o", root / "prompts.jsonl"]
+    subprocess.run(maker, check=True, stdout=subprocess.DEVNULL)
+    environment = {**os.environ, "PREFECT_HOME": str(root / ".orderproof" / "prefect")}
+    command = [sys.executable, "-m", "orderproof.flows.cli", "generate", "it", "--json"]
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as log:
+        began = time.time()
+        process = psutil.Popen(command, cwd=root, env=environment, stdout=out, stderr=log)
+        came, went = _engine_of(process)
+        ended = time.time()
+        out.seek(0), log.seek(0)
+        if process.returncode:
+            raise SystemExit(log.read()[-2000:])
+        return _parts(root, json.load(out), (began, came, went, ended))
+
+
+def _engine_of(process: psutil.Popen) -> tuple[float, float]:
+    """When the command's engine was first and last seen, once the command has ended. In seconds since the epoch."""
+    seen = []
+    while process.poll() is None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if any(_is_engine(child) for child in process.children()):
+                seen.append(time.time())
+        time.sleep(LOOK_EVERY_S)
+    return seen[0], seen[-1]
+
+
+def _is_engine(child: psutil.Process) -> bool:
+    try:
+        return any("worker.py" in word for word in child.cmdline())
+    except psutil.NoSuchProcess:  # a child of another kind that has ended
+        return False
+
+
+def _parts(root: Path, told: dict[str, Any], times: tuple[float, float, float, float]) -> Parts:
+    began, came, went, ended = times
+    record = root / "reports" / "generate" / "it" / f"{told['run']}.json"
+    after = {
+        OUTPUTS: root / "reports" / "validation" / "it" / "outputs_validation.json",
+        PICTURE: record.with_suffix(".png"),
+        MLFLOW: record,  # written once more when MLflow has the run
+        DVC: root / "dvc.lock",
+    }
+    ends = [went, *(file.stat().st_mtime for file in after.values()), ended]
+    return {
+        BEFORE: came - began,
+        LOAD: told["load_s"],
+        WORK: told["wall_s"],
+        BESIDE: went - came - told["load_s"] - told["wall_s"],
+        **{part: ends[k + 1] - ends[k] for k, part in enumerate([*after, END])},
+    }
 
 
 def _arguments() -> argparse.Namespace:
