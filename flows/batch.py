@@ -10,8 +10,10 @@ hold of it. A run that was killed goes on where it was; works with and without a
 from __future__ import annotations
 
 import datetime
+import importlib
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 from prefect import flow, task
@@ -40,6 +42,14 @@ from orderproof.tasks.prompts import Serving
 from orderproof.tasks.prompts.source import PromptSource
 from orderproof.tasks.prompts.stream import LINGER_S, Stream
 from orderproof.tasks.prompts.tokenization import Tokenizer
+
+USED_AFTERWARDS = (  # each takes a second or more to import
+    "great_expectations.expectations",
+    "great_expectations.render.renderer.page_renderer",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.figure",
+    "mlflow.store.tracking.sqlalchemy_store",
+)
 
 
 @flow(name="run-batch", flow_run_name="generate {job}", persist_result=False)
@@ -132,13 +142,23 @@ def generate_pending(
 
     Returns the batch with its whole order, which a stream and a windowed order have only now.
     """
+    if batch.coming:
+        batch.tokenizer.load()  # windows are made of rendered prompts, the first one before an engine is there
     if not batch.unfinished:
         return generation.complete(batch), Generated(), None
-    with accelerator(), start_engine(batch.job, batch.job.lossy_k0) as engine:
+    with accelerator(), start_engine(batch.job, batch.job.lossy_k0, partial(_while_it_loads, batch)) as engine:
         if ready:
             ready(engine.info)
         generated, info = generate(batch, engine, lines, started), engine.info
     return generation.complete(batch), generated, info
+
+
+def _while_it_loads(batch: Batch) -> None:
+    """What takes seconds and needs no engine: the tokenizer, and the libraries of all that comes afterwards."""
+    batch.tokenizer.load()
+    for name in USED_AFTERWARDS:
+        with suppress(Exception):  # whoever uses it says what is wrong, and only an output may not do without
+            importlib.import_module(name)
 
 
 @task(name="generate", task_run_name="generate", cache_policy=NO_CACHE)

@@ -8,6 +8,7 @@ its dataset, and what MLflow, DVC and Prefect hold of them. Works with and witho
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from prefect import flow, task
@@ -88,13 +89,15 @@ def make_plan(job: Job, prompts: TokenizedPrompts, placebo: bool) -> Plan:
     )
 
 
-def start_engine(job: Job, k0: int | None = None) -> Engine:
+def start_engine(job: Job, k0: int | None = None, meanwhile: Callable[[], None] | None = None) -> Engine:
     """vLLM in a child process for each replica; its memory is free again when the context ends.
 
-    `k0`: of a lossy routing that a person accepted, which no measurement of orders asks for.
+    Args:
+        k0: of a lossy routing that a person accepted, which no measurement of orders asks for.
+        meanwhile: called while the engine loads; what it raises ends the engine at once.
     """
     log = job.root / ".orderproof" / "logs" / f"{job.name}.log"
-    return engine_of(job.engine, job.model_path, job.sampling, log, job.adapters, k0)
+    return engine_of(job.engine, job.model_path, job.sampling, log, job.adapters, k0, meanwhile)
 
 
 @task(name="warm-up", task_run_name="register and warm up", cache_policy=NO_CACHE)

@@ -99,7 +99,7 @@ def _engine_of(process: psutil.Popen) -> tuple[float, float]:
             if any(_is_engine(child) for child in process.children()):
                 seen.append(time.time())
         time.sleep(LOOK_EVERY_S)
-    return seen[0], seen[-1]
+    return (seen[0], seen[-1]) if seen else (time.time(), time.time())  # none where it failed before
 
 
 def _is_engine(child: psutil.Process) -> bool:

@@ -51,6 +51,7 @@ class VllmEngine:
         adapters: Mapping[str, Path] | None = None,
         *,
         replica: int = 0,
+        meanwhile: Callable[[], None] | None = None,
     ) -> None:
         """Nothing starts yet.
 
@@ -58,6 +59,7 @@ class VllmEngine:
             log: receives all that vLLM prints.
             adapters: folders of LoRA adapters, by the names that requests have for them.
             replica: which one of `spec.replicas` this is, from 0: it keeps to its part of the devices.
+            meanwhile: called while the engine loads; what it raises ends the engine at once.
 
         Raises:
             EngineError: the model's folder is missing (vLLM would look for a repository of that name for 20 s).
@@ -68,7 +70,7 @@ class VllmEngine:
                 f"Make or download the model there, or correct `model` in params.yaml"
             )
         self.spec, self.model, self.sampling, self.log = spec, model, dict(sampling), log
-        self.replica = replica
+        self.replica, self.meanwhile = replica, meanwhile
         self.adapters = {name: str(folder) for name, folder in (adapters or {}).items()}
         self._info: EngineInfo | None = None
         self._child: subprocess.Popen[bytes] | None = None
@@ -90,6 +92,8 @@ class VllmEngine:
         self._start()
         try:
             self._send(self._load_command())
+            if self.meanwhile:
+                self.meanwhile()
             event = self._next(self.spec.start_timeout_s)
             self._info = EngineInfo(event["load_s"], event["versions"], event["machine"], event["settings"])
         except BaseException:

@@ -37,15 +37,18 @@ def engine_of(
     log: Path,
     adapters: Mapping[str, Path] | None = None,
     k0: int | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> Engine:
     """The engine that a job asks for; nothing starts yet. Raises EngineError where the model's folder is missing.
 
     Args:
         k0: of a lossy routing that a person accepted; None: the model's own.
+        meanwhile: called once, while the engine loads; what it raises ends the engine at once.
     """
     if k0 is not None:
-        return RoutingEngine(spec, model, sampling, log, k0)
-    return (VllmEngine if spec.replicas == 1 else ReplicatedEngine)(spec, model, sampling, log, adapters)
+        return RoutingEngine(spec, model, sampling, log, k0, meanwhile=meanwhile)
+    kind = VllmEngine if spec.replicas == 1 else ReplicatedEngine
+    return kind(spec, model, sampling, log, adapters, meanwhile=meanwhile)
 
 
 class ReplicatedEngine:
@@ -58,13 +61,15 @@ class ReplicatedEngine:
         sampling: Mapping[str, Any],
         log: Path,
         adapters: Mapping[str, Path] | None = None,
+        *,
+        meanwhile: Callable[[], None] | None = None,
     ) -> None:
         """Nothing starts yet. Replica k logs to `log` with its number before the suffix.
 
         Raises:
             EngineError: the model's folder is missing.
         """
-        self.spec, self.model = spec, model
+        self.spec, self.model, self.meanwhile = spec, model, meanwhile
         self.engines = [
             VllmEngine(spec, model, sampling, log.with_suffix(f".{k + 1}{log.suffix}"), adapters, replica=k)
             for k in range(spec.replicas)
@@ -154,6 +159,8 @@ class ReplicatedEngine:
             pool.submit(engine.__enter__): k for k, engine in enumerate(self.engines)
         }
         try:
+            if self.meanwhile:
+                self.meanwhile()
             for started in as_completed(starting):
                 if error := started.exception():
                     raise self._named(starting[started], error)

@@ -37,7 +37,14 @@ class RoutingEngine(VllmEngine):
     """A vLLM engine in a child process whose routers are listened to."""
 
     def __init__(
-        self, spec: EngineSpec, model: Path, sampling: Mapping[str, Any], log: Path, k0: int | None = None
+        self,
+        spec: EngineSpec,
+        model: Path,
+        sampling: Mapping[str, Any],
+        log: Path,
+        k0: int | None = None,
+        *,
+        meanwhile: Callable[[], None] | None = None,
     ) -> None:
         """As VllmEngine, and one engine however many replicas the job has. Its core always runs in the child's own
         process, where its routers are within reach.
@@ -50,7 +57,7 @@ class RoutingEngine(VllmEngine):
         """
         devices = spec.devices[:1] if spec.devices else None
         alone = spec.model_copy(update={"in_process": True, "replicas": 1, "devices": devices})
-        super().__init__(alone, model, sampling, log)
+        super().__init__(alone, model, sampling, log, meanwhile=meanwhile)
         self._k0 = k0
         self._take: Callable[[Routed], None] | None = None
 

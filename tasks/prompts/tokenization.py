@@ -80,21 +80,34 @@ class Tokenizer:
     model's folder is run.
 
     Raises:
-        PromptError: no usable tokenizer.
+        PromptError: there is no folder of it.
     """
 
     def __init__(self, job: Job) -> None:
+        if not job.tokenizer_path.is_dir():
+            raise _unusable(job, "the folder of the model's tokenizer does not exist")
         self.job = job
-        self._loaded = _load(job)
+
+    def load(self) -> None:
+        """Now rather than at its first use: it takes seconds. Raises PromptError where it is not usable."""
+        self._loaded  # noqa: B018
 
     def __call__(self, prompts: Sequence[Prompt]) -> tuple[list[str], list[list[int]]]:
-        """Rendered texts and token ids of some prompts. Raises PromptError for messages that the template refuses."""
+        """Rendered texts and token ids of some prompts.
+
+        Raises:
+            PromptError: the tokenizer is not usable, or its template refuses messages.
+        """
         texts = [self.render(prompt) for prompt in prompts]
         return texts, _encode(self._loaded, texts, [isinstance(prompt.text, str) for prompt in prompts])
 
     def render(self, prompt: Prompt) -> str:
         """The prompt's text; chat messages through the model's template. Raises PromptError where that refuses them."""
         return prompt.text if isinstance(prompt.text, str) else _render(self.job, self._loaded, prompt)
+
+    @functools.cached_property
+    def _loaded(self) -> Any:
+        return _load(self.job)
 
 
 def tokenize(job: Job, prompts: Iterable[Prompt]) -> TokenizedPrompts:
@@ -131,21 +144,22 @@ def tokenize(job: Job, prompts: Iterable[Prompt]) -> TokenizedPrompts:
 def _load(job: Job) -> Any:
     from transformers import AutoTokenizer
 
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(job.tokenizer_path, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers raises whatever the broken file causes
+        raise _unusable(job, f"holds no usable tokenizer: {' '.join(str(error).split())[:200]}") from None
+    if len(tokenizer) <= len(tokenizer.added_tokens_decoder):  # without its files, some models get an empty one
+        raise _unusable(job, "holds no tokenizer with a vocabulary")
+    return tokenizer
+
+
+def _unusable(job: Job, problem: str) -> PromptError:
     folder = job.tokenizer_path
     remedy = (
         f"Fetch the model with: hf download ORGANISATION/MODEL --local-dir {folder}; "
         f"or correct `model` (or `tokenizer`) of jobs.{job.name} in params.yaml"
     )
-    if not folder.is_dir():
-        raise PromptError(folder, "the folder of the model's tokenizer does not exist", remedy, flaw="file")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # transformers raises whatever the broken file causes
-        problem = f"holds no usable tokenizer: {' '.join(str(error).split())[:200]}"
-        raise PromptError(folder, problem, remedy, flaw="file") from None
-    if len(tokenizer) <= len(tokenizer.added_tokens_decoder):  # without its files, some models get an empty one
-        raise PromptError(folder, "holds no tokenizer with a vocabulary", remedy, flaw="file")
-    return tokenizer
+    return PromptError(folder, problem, remedy, flaw="file")
 
 
 def _render(job: Job, tokenizer: Any, prompt: Prompt) -> str:

@@ -47,11 +47,11 @@ def model(tmp_path: Path) -> Path:
 def start(model: Path, tmp_path: Path) -> Start:
     """Make the engine of a spec on the stand-in, with two accelerators unless `env` says otherwise."""
 
-    def make(*, replicas: int = 2, args: Any = None, env: Any = None, **fields: Any) -> Any:
+    def make(*, replicas: int = 2, args: Any = None, env: Any = None, meanwhile: Any = None, **fields: Any) -> Any:
         env = {"PYTHONPATH": str(STANDIN), "STANDIN_DEVICES": "2", **(env or {})}
         args = {"max_num_seqs": BATCH, "max_model_len": MAX_MODEL_LEN, **(args or {})}
         spec = EngineSpec(replicas=replicas, args=args, env={k: v for k, v in env.items() if v is not None}, **fields)
-        return engine_of(spec, model, SAMPLING, tmp_path / "logs" / "it.log")
+        return engine_of(spec, model, SAMPLING, tmp_path / "logs" / "it.log", meanwhile=meanwhile)
 
     return make
 
@@ -157,6 +157,32 @@ def test_a_replica_that_does_not_start_ends_the_others(start: Start) -> None:
     with pytest.raises(EngineError, match="closed"):
         engine.run(requests(1), SAMPLING, lambda _: None)
     assert not set(psutil.Process().children(recursive=True)) - set(others)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_what_fails_while_engines_load_ends_them_at_once(start: Start, replicas: int) -> None:
+    others, loading = set(psutil.Process().children()), set[psutil.Process]()  # engines of other tests
+
+    def broken() -> None:
+        while len(loading) < replicas:  # each replica is started by a thread of its own
+            loading.update(set(psutil.Process().children()) - others)
+        raise OSError("no tokenizer")
+
+    with pytest.raises(OSError, match="no tokenizer"), start(replicas=replicas, meanwhile=broken):
+        pytest.fail("an engine was handed over")
+    assert not psutil.wait_procs(loading, 10)[1]
+
+
+def test_an_engine_is_ready_when_what_was_done_meanwhile_has_ended(start: Start) -> None:
+    def while_it_loads() -> None:
+        with pytest.raises(EngineError, match="not started"):
+            _ = engine.info
+
+    answers: list[Output | Failure] = []
+    with (engine := start(replicas=1, meanwhile=while_it_loads)):
+        assert engine.info.load_s > 0
+        engine.run(requests(3), SAMPLING, answers.append)
+    assert len(answers) == 3
 
 
 def test_whoever_looks_at_an_answer_may_fail_and_nothing_stays_behind(start: Start) -> None:

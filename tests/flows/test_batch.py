@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import importlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from orderproof.flows.batch import USED_AFTERWARDS, generate_pending
+from orderproof.tasks.batch import generation, sending
+from orderproof.tasks.prompts import PromptError, Serving
+from orderproof.tasks.prompts.source import PromptSource
+from tests.e2e.batches import Bytes, generated_places, make_project
+
+
+class Unusable(Bytes):
+    """A tokenizer of whose file it shows only late that it is broken."""
+
+    def __init__(self) -> None:
+        self.others = psutil.Process().children()  # of other tests
+        self.engines: list[psutil.Process] = []
+
+    def load(self) -> None:
+        self.engines = [child for child in psutil.Process().children() if child not in self.others]
+        raise PromptError(Path("m"), "holds no usable tokenizer", "Fetch it again")
+
+
+def test_an_engine_that_loads_for_nothing_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the accelerator's lock file is not the machine's
+    job, tokenizer = make_project(tmp_path / "p", 10), Unusable()
+    wanted: Any = tokenizer
+    with PromptSource(job.prompts_path, Serving.of(job)) as source:
+        order, _ = sending.order_of(job, source, lambda: wanted)
+        batch = generation.begin(job, source, order, wanted)
+        with batch.checkpoint, pytest.raises(PromptError, match="no usable tokenizer"):
+            generate_pending(batch)
+    assert tokenizer.engines, "the engine was not started before"
+    assert not psutil.wait_procs(tokenizer.engines, 10)[1]
+    assert not len(generated_places(job))
+
+
+@pytest.mark.parametrize("name", USED_AFTERWARDS)
+def test_what_is_imported_early_is_there(name: str) -> None:
+    importlib.import_module(name)
