@@ -38,7 +38,7 @@ BESIDE_THE_JOBS = ("reporting", "generate")  # top-level keys with `defaults` an
 # Also the registry of tasks/orders: each name is a module there.
 Method = Literal["file", "shuffled", "label", "length", "cluster", "greedy", "exchange"]
 # Also the registry of tasks/signals, from free to dear.
-SignalName = Literal["lexical", "token", "embedding", "fingerprint", "predicted"]
+SignalName = Literal["lexical", "token", "embedding", "fingerprint", "predicted", "observed"]
 
 
 # Members of vLLM's SamplingParams that no job and no prompt may set, and why.

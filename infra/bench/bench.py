@@ -38,6 +38,7 @@ ORDERS = {
     "tokenx64": "token, 64 clusters",
     "predictedx64": "predicted, 64 clusters",
     "greedy": "greedy by predicted",
+    "exchange-observedx64": "observed, exchanged: the same prompts again",
     "exchangex64": "predicted, 64 clusters, exchanged",
     "oracle": "greedy oracle",
 }

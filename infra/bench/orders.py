@@ -1,9 +1,10 @@
 """Predicted and measured: what orders gain over shuffled, by replay of captured routes and on the real engine.
 
 In: a job of params.yaml and the orders to compare: a method or a signal, with `/N` for windows of N prompts and `xN`
-for N clusters; `oracle` is greedy by the real routes, `recipe` and `multilingual` are the published way (recipe.py).
-Out: a line per order with its measured gain, and beside it the predicted one where the job's routes were captured
-(`orderproof capture JOB`); with --json one object. All are measured in one interleaved comparison.
+for N clusters, and a method's signal after a hyphen; `oracle` is greedy by the real routes, `recipe` and `multilingual`
+are the published way (recipe.py). Out: a line per order with its measured gain, and beside it the predicted one where
+the job's routes were captured (`orderproof capture JOB`); with --json one object. All are measured in one interleaved
+comparison.
 
     python infra/bench/orders.py six-domains --blocks 5
     python infra/bench/orders.py six-domains --orders label label/64 label/128     # what windows keep
@@ -40,7 +41,7 @@ from orderproof.tasks.signals.served import Served
 
 ORDERS = ("file", "label", "label/128", "embedding", "lexical", "token", "predicted", "greedy")
 SHUFFLED, ORACLE = "shuffled", "oracle"
-NAME = re.compile(r"([a-z]+)(?:x(\d+))?(?:/(\d+))?")
+NAME = re.compile(r"([a-z]+)(?:-([a-z]+))?(?:x(\d+))?(?:/(\d+))?")
 
 
 def main() -> None:
@@ -68,16 +69,16 @@ def main() -> None:
 
 
 def spec_of(name: str) -> OrderSpec:
-    """`label/128`, `tokenx64`, `greedy`: the short names of this script."""
+    """`label/128`, `tokenx64`, `greedy`, `exchange-observed`: the short names of this script."""
     found = NAME.fullmatch(name)
     if not found:
         raise SystemExit(f"{name!r} names no order: write such as label, label/128, token, tokenx64, greedy")
-    word, clusters, window = found.groups()
+    word, signal, clusters, window = found.groups()
     fields: dict[str, object] = {"method": word}
     if word in get_args(SignalName):
         fields = {"method": "cluster", "signal": word}
     elif word in ("greedy", "exchange"):
-        fields = {"method": word, "signal": "predicted"}
+        fields = {"method": word, "signal": signal or "predicted"}
     fields |= {"clusters": int(clusters)} if clusters else {}
     return OrderSpec.model_validate(fields | ({"window": int(window)} if window else {}))
 

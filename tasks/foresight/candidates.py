@@ -60,7 +60,7 @@ def _specs(job: Job, prompts: PromptView) -> list[OrderSpec]:
     if len(set(prompts.labels)) > 1 and None not in prompts.labels:
         window = WINDOW_BATCHES * job.engine.max_num_seqs
         specs += [OrderSpec(method="label"), OrderSpec(method="label", window=window)]
-    asked = [("cluster", signal) for signal in ("lexical", "token", "embedding", *ROUTING_SIGNALS)]
-    asked += [(how, ROUTING_SIGNALS[-1]) for how in ("greedy", "exchange")]
+    asked = [("cluster", signal) for signal in ("lexical", "token", "embedding", "fingerprint", "predicted")]
+    asked += [(how, "predicted") for how in ("greedy", "exchange")]
     specs += [shape.model_copy(update={"method": how, "signal": signal, "window": None}) for how, signal in asked]
     return list({name_of(spec): spec for spec in [*specs, own]}.values())

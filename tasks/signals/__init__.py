@@ -23,7 +23,7 @@ from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.signals.served import Served
 
 CHUNK_PROMPTS = 4096
-ROUTING_SIGNALS = ("fingerprint", "predicted")  # rows are roots of the frequencies of each layer's experts
+ROUTING_SIGNALS = ("fingerprint", "predicted", "observed")  # rows are roots of the frequencies of each layer's experts
 READ_CHARACTERS = 8192  # of each text: more than any usual embedding model reads, and a bound on time and memory
 
 Progress = Callable[[int, int | None], None]  # (prompts done, prompts in all if that is known)

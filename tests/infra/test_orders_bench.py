@@ -54,6 +54,7 @@ def test_every_order_is_compared_with_shuffled_in_every_block(
         ("token", {"method": "cluster", "signal": "token"}),
         ("lexicalx64/256", {"method": "cluster", "signal": "lexical", "clusters": 64, "window": 256}),
         ("greedy", {"method": "greedy", "signal": "predicted"}),
+        ("exchange-observedx64", {"method": "exchange", "signal": "observed", "clusters": 64}),
         ("exchangex64", {"method": "exchange", "signal": "predicted", "clusters": 64}),
     ],
 )

@@ -1,10 +1,11 @@
-"""`predicted` and `fingerprint`: rows that speak of experts."""
+"""`predicted`, `fingerprint` and `observed`: rows that speak of experts."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -36,15 +37,18 @@ def test_predicted_rows_are_the_predictors_decode_frequencies(routed: Routed) ->
     assert rows_of(routed, "predicted").tobytes() == predictor.roots(features, "decode").tobytes()
 
 
-def test_fingerprints_are_real_where_routes_were_captured_and_foretold_elsewhere(routed: Routed) -> None:
-    rows = rows_of(routed, "fingerprint")
+@pytest.mark.parametrize(("signal", "part"), [("fingerprint", "prefill"), ("observed", "decode")])
+def test_rows_are_real_where_routes_were_captured_and_foretold_elsewhere(
+    routed: Routed, signal: str, part: Literal["prefill", "decode"]
+) -> None:
+    rows = rows_of(routed, signal)
     assert rows.shape == (100, LAYERS * EXPERTS)
     with routed.routes() as routes:
         for k in (0, 41, 79):
-            assert np.allclose(rows[k] ** 2, frequencies(routes[k].prefill, EXPERTS), atol=1e-6)
-    predictor = predictor_of(routed.served, "fingerprint")
+            assert np.allclose(rows[k] ** 2, frequencies(getattr(routes[k], part), EXPERTS), atol=1e-6)
+    predictor = predictor_of(routed.served, signal)
     features = cheap_features(predictor, routed.view, range(80, 100), routed.served)
-    assert np.allclose(rows[80:], predictor.roots(features, "prefill"), atol=1e-6)
+    assert np.allclose(rows[80:], predictor.roots(features, part), atol=1e-6)
 
 
 def test_it_is_said_how_many_fingerprints_are_real(routed: Routed, caplog: pytest.LogCaptureFixture) -> None:
@@ -75,7 +79,7 @@ def test_torn_routes_are_told(routed: Routed, tmp_path: Path) -> None:
         signals.load(OrderSpec(signal="fingerprint"), replace(routed.served, routes=tmp_path / "routes.parquet"))
 
 
-@pytest.mark.parametrize("signal", ["predicted", "fingerprint"])
+@pytest.mark.parametrize("signal", ["predicted", "fingerprint", "observed"])
 def test_a_model_alone_is_not_enough(routed: Routed, signal: str) -> None:
     with pytest.raises(SignalError, match=f"'{signal}' rests on captured routes"):
         signals.load(OrderSpec.model_validate({"signal": signal}), Served(routed.served.model))
