@@ -67,11 +67,14 @@ def advise(
 
 
 def _best(forecast: Forecast) -> Prediction:
-    """The order that saves the most experts of prompts it did not learn from, or the cheapest that comes near it."""
+    """The order that saves the most experts, or the cheapest that comes near it.
+
+    One that learned from routes counts by prompts that it did not learn from; one that remembers by the same prompts.
+    """
     saved = {one.name: one.experts_saved for one in forecast.predictions}
     if forecast.choices is not None:
         specs = {choice.spec: choice.saved for choice in forecast.choices.ranked}
-        saved = {one.name: specs[one.spec] for one in forecast.candidates}
+        saved |= {one.name: specs[one.spec] for one in forecast.candidates if not one.remembers}
     most = max(saved.values())
     return next(one for one in forecast.predictions if saved[one.name] >= most - CHEAPER_WITHIN)
 

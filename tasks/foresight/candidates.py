@@ -31,6 +31,11 @@ class Candidate:
     def learns_from_routes(self) -> bool:
         return self.spec.method in GROUPING and self.spec.signal in ROUTING_SIGNALS
 
+    @property
+    def remembers(self) -> bool:
+        """It knows the answers of captured prompts: what it saves of the same prompts again, a replay of them tells."""
+        return self.spec.method in GROUPING and self.spec.signal == "observed"
+
 
 def candidates_of(job: Job, prompts: PromptView, dataset_md5: str) -> list[Candidate]:
     """Make every order that can be made of these prompts; the job's own comes with its own parameters."""
@@ -62,5 +67,9 @@ def _specs(job: Job, prompts: PromptView) -> list[OrderSpec]:
         specs += [OrderSpec(method="label"), OrderSpec(method="label", window=window)]
     asked = [("cluster", signal) for signal in ("lexical", "token", "embedding", "fingerprint", "predicted")]
     asked += [(how, "predicted") for how in ("greedy", "exchange")]
+    if (
+        job.sampling.get("temperature") == 0 or job.sampling.get("seed") is not None
+    ):  # else other answers come next time
+        asked.append(("exchange", "observed"))
     specs += [shape.model_copy(update={"method": how, "signal": signal, "window": None}) for how, signal in asked]
     return list({name_of(spec): spec for spec in [*specs, own]}.values())

@@ -65,6 +65,15 @@ def test_an_order_is_chosen_by_prompts_that_it_did_not_learn_from(tmp_path: Path
     assert chosen.candidate == "cluster by token"
 
 
+def test_an_order_that_remembers_counts_by_the_same_prompts_again(tmp_path: Path) -> None:
+    seen = forecast(
+        FILE, ("label", 0.2, 0.35), ("exchange by observed", 0.25, 0.44), held_out={"file": 0, "label": 0.35}
+    )
+    remembering = OrderSpec(method="exchange", signal="observed")
+    seen.candidates[2] = Candidate("exchange by observed", remembering, None, None, 0.1)
+    assert advise(None, seen, RULE, make_job(tmp_path), None).candidate == "exchange by observed"
+
+
 @pytest.mark.parametrize(
     ("gain", "today", "detectable", "reason"),
     [

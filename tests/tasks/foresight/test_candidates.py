@@ -34,7 +34,13 @@ def test_ways_to_order_come_from_free_to_dear(tmp_path: Path, routed: Routed) ->
         *SIGNALS,
         "greedy by predicted",
         "exchange by predicted",
+        "exchange by observed",
     ]
+
+
+def test_answers_that_are_drawn_are_not_remembered(tmp_path: Path, routed: Routed) -> None:
+    drawn = make_job(tmp_path, sampling={"temperature": 0.5, "max_tokens": 8})
+    assert not any("observed" in name for name in names(drawn, routed.prompts))
 
 
 @pytest.mark.parametrize("labels", [{}, {"label": "one"}])
