@@ -67,9 +67,7 @@ def _specs(job: Job, prompts: PromptView) -> list[OrderSpec]:
         specs += [OrderSpec(method="label"), OrderSpec(method="label", window=window)]
     asked = [("cluster", signal) for signal in ("lexical", "token", "embedding", "fingerprint", "predicted")]
     asked += [(how, "predicted") for how in ("greedy", "exchange")]
-    if (
-        job.sampling.get("temperature") == 0 or job.sampling.get("seed") is not None
-    ):  # else other answers come next time
-        asked.append(("exchange", "observed"))
+    answers_come_again = job.sampling.get("temperature") == 0 or job.sampling.get("seed") is not None
+    asked += [("exchange", "observed")] if answers_come_again else []
     specs += [shape.model_copy(update={"method": how, "signal": signal, "window": None}) for how, signal in asked]
     return list({name_of(spec): spec for spec in [*specs, own]}.values())
