@@ -51,7 +51,8 @@ def advise(
         return Advice("capture", f"nothing rules a gain out and nothing foretells one: `orderproof capture {job.name}`")
     best = _best(forecast)
     today = forecast.today
-    said = f"the best order, {best.name}, is predicted to gain {interval(best)} over shuffled"
+    again = " for the same prompts again" if _remembers(forecast, best) else ""
+    said = f"the best order{again}, {best.name}, is predicted to gain {interval(best)} over shuffled"
     more, _, most = over(best, today)
     if max(best.gain, more) < rule.worthwhile:
         likely = "below" if max(best.high, most) < rule.worthwhile else "most likely below"
@@ -77,6 +78,10 @@ def _best(forecast: Forecast) -> Prediction:
         saved |= {one.name: specs[one.spec] for one in forecast.candidates if not one.remembers}
     most = max(saved.values())
     return next(one for one in forecast.predictions if saved[one.name] >= most - CHEAPER_WITHIN)
+
+
+def _remembers(forecast: Forecast, prediction: Prediction) -> bool:
+    return any(one.remembers for one in forecast.candidates if one.name == prediction.name)
 
 
 def interval(one: Prediction) -> str:

@@ -71,7 +71,9 @@ def test_an_order_that_remembers_counts_by_the_same_prompts_again(tmp_path: Path
     )
     remembering = OrderSpec(method="exchange", signal="observed")
     seen.candidates[2] = Candidate("exchange by observed", remembering, None, None, 0.1)
-    assert advise(None, seen, RULE, make_job(tmp_path), None).candidate == "exchange by observed"
+    advice = advise(None, seen, RULE, make_job(tmp_path), None)
+    assert advice.candidate == "exchange by observed"
+    assert advice.reason.startswith("the best order for the same prompts again, exchange by observed")
 
 
 @pytest.mark.parametrize(
