@@ -1,11 +1,13 @@
 """What a job asks of its engine: all of it that decides an output, but prompts, order and the engine's versions.
 
-In: a job and its model's facts. Out: a plain mapping as JSON holds it, whose leaves can be compared by name. Knows
+In: a job and its model's facts. Out: a plain mapping as JSON holds it; and of two, what differs, by name. Knows
 nothing of the checkpoints, the outputs and the evidence for a lossy routing that carry it.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orderproof.tasks.jobs import Job
@@ -31,3 +33,26 @@ def asked_of(job: Job, model: ModelFacts) -> dict[str, Any]:
         "sampling": job.sampling,
         "chat_template_args": job.chat_template_args,
     }
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between two mappings, each as "name: then → now"."""
+    before, after = dict(_leaves(then)), dict(_leaves(now))
+    return [
+        f"{name}: {_shown(before.get(name))} → {_shown(after.get(name))}"
+        for name in dict.fromkeys([*before, *after])
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, value
+
+
+def _shown(value: Any) -> str:
+    text = "absent" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:59] + "…"

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from orderproof.tasks.batch.checkpoint import differences
+from orderproof.tasks.asked import differences
 from orderproof.tasks.batch.delivery import OUTPUTS_FILE
 from orderproof.tasks.batch.provenance import Provenance, read_provenance
 from orderproof.tasks.errors import OrderproofError

@@ -20,7 +20,7 @@ import os
 import shutil
 import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orderproof.tasks.asked import differences
 from orderproof.tasks.engines import Completion
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.evidence import OrderRecord
@@ -315,16 +316,6 @@ def _ordered(folder: Path) -> int:
     return order.stat().st_size // 8 if order.exists() else 0
 
 
-def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs between two keys, each as "name: then → now"."""
-    before, after = dict(_leaves(then)), dict(_leaves(now))
-    return [
-        f"{name}: {_shown(before.get(name))} → {_shown(after.get(name))}"
-        for name in dict.fromkeys([*before, *after])
-        if before.get(name) != after.get(name)
-    ]
-
-
 def _line(result: Result) -> bytes:
     fields = {**_given(result), "completions": [_given(completion) for completion in result.completions]}
     del fields["place"]
@@ -380,16 +371,3 @@ def _free_name(folder: Path) -> Path:
 
 def _out_of_sight(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.finished")
-
-
-def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
-        for key, inner in value.items():
-            yield from _leaves(inner, f"{name}.{key}" if name else str(key))
-    else:
-        yield name, value
-
-
-def _shown(value: Any) -> str:
-    text = "absent" if value is None else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:59] + "…"

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orderproof.tasks.asked import asked_of
-from orderproof.tasks.batch.checkpoint import differences
+from orderproof.tasks.asked import asked_of, differences
 from orderproof.tasks.evidence import OrderRecord
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.lossy import LossyError, refuse_k0, routing_named

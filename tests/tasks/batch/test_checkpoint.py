@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from orderproof.tasks.batch.checkpoint import (
     Checkpoint,
     CheckpointError,
     Result,
-    differences,
     kept_order,
     open_checkpoint,
 )
@@ -184,12 +182,3 @@ def test_a_discarded_checkpoint_is_gone_and_one_that_a_crash_left_is_cleared(tmp
     left.mkdir()
     opened(tmp_path).close()
     assert not left.exists()
-
-
-def test_differences_name_what_was_added_changed_and_taken_away() -> None:
-    assert differences({"a": {"b": 1, "c": 2}, "d": []}, {"a": {"b": 1, "c": 3}, "e": "x"}) == [
-        "a.c: 2 → 3",
-        "d: [] → absent",
-        'e: absent → "x"',
-    ]
-    assert differences(KEY, json.loads(json.dumps(KEY))) == []
