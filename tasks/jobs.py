@@ -34,6 +34,7 @@ RESERVED_NAMES = frozenset(
 BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 IN_THE_JOB_ITSELF = ("prompts", "model")  # dvc.yaml reads `${item.prompts}`, and DVC knows no defaults
 BESIDE_THE_JOBS = ("reporting", "generate")  # top-level keys with `defaults` and a part for each job; never measured
+NEVER_MEASURED = ("accept_lossy",)  # keys of a job that no trial reads: it has the model's own routing
 
 # Also the registry of tasks/orders: each name is a module there.
 Method = Literal["file", "shuffled", "label", "length", "cluster", "greedy", "exchange"]

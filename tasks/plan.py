@@ -23,7 +23,7 @@ from orderproof.tasks.engines import EngineInfo
 from orderproof.tasks.evidence import CANDIDATE, CONTROL, SHUFFLED, History, Manifest, canonical_json, ids_sha256
 from orderproof.tasks.foresight.foretold import Foretold
 from orderproof.tasks.history import attempts, detectable_excess_before, noise_sd
-from orderproof.tasks.jobs import Job, OrderSpec
+from orderproof.tasks.jobs import BESIDE_THE_JOBS, NEVER_MEASURED, Job, OrderSpec
 from orderproof.tasks.models import ModelFacts
 from orderproof.tasks.orders import Order, make_order, shuffle_like, view_of
 from orderproof.tasks.prompts import TokenizedPrompts
@@ -274,7 +274,7 @@ def _question(job: Job, model: ModelFacts, dataset_md5: str, chosen: Order) -> s
 
 def _settings(job: Job, question: str) -> str:
     """Hash of the question and all else in params.yaml that decides a measurement."""
-    beside = {"name", "root", "reporting", "generate", "accept_lossy"}  # a trial measures the model's own routing
+    beside = {"name", "root", *BESIDE_THE_JOBS, *NEVER_MEASURED}
     measured = job.model_dump(mode="json", exclude=beside)
     return _sha256(canonical_json({"question": question, "job": measured}))
 

@@ -19,7 +19,7 @@ from orderproof.tasks import promotion, tracking
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.evidence import VERDICT_FILE, Trial, write_verdict
 from orderproof.tasks.files import md5_of, write_atomically
-from orderproof.tasks.jobs import Job
+from orderproof.tasks.jobs import NEVER_MEASURED, Job
 from orderproof.tasks.lossy import routing_named
 from orderproof.tasks.lossy.report import LossyReport, lines, write_page
 from orderproof.tasks.models import read_model
@@ -159,7 +159,7 @@ def _about_the_promoted(plan: Plan, pinned: promotion.Promotion, outcome: Outcom
 def demote(job: Job, ids: Sequence[str], reason: str) -> tuple[promotion.Promotion, list[str]]:
     """Go back to the file's own order, and tell DVC and git. Returns the record and what to know of it."""
     back = promotion.demote(job, ids, reason)
-    recorded = dvc.record_again(job.root, dvc.stage_of(job.name))
+    recorded = dvc.record_again(job.root, dvc.stage_of(job.name), NEVER_MEASURED)
     notes = _publish(job, recorded, back.headline)
     if job.lossy_k0 is not None:
         notes.append(f"{routing_named(job.lossy_k0)} stays accepted: accept_lossy in params.yaml is yours to remove")
@@ -170,12 +170,14 @@ def keep_lossy(job: Job, report: LossyReport, inputs: Inputs) -> tuple[Path, lis
     """Keep a lossy comparison beside the job's trials, and tell DVC and git. Returns its page and what to know of it.
 
     Raises:
-        InputsChanged: prompts or parameters are not what was compared. Nothing is kept.
+        InputsChanged: model, prompts or parameters are not what was compared. Nothing is kept.
     """
+    if read_model(job.model_path, job.model, job.adapters).fingerprint != inputs.model:
+        raise dvc.InputsChanged(f"{job.model} changed while it was compared: nothing is kept; compare again")
     dvc.compare_inputs(job.root, inputs.files, inputs.params)
     kept = write_page(job, report)
     try:
-        recorded = dvc.record_again(job.root, dvc.stage_of(job.name))
+        recorded = dvc.record_again(job.root, dvc.stage_of(job.name), NEVER_MEASURED)
     except dvc.DvcError as error:
         return kept, [f"not recorded in DVC: {error}"]
     return kept, _publish(job, recorded, lines(report)[0])

@@ -114,17 +114,23 @@ def record_in_dvc(
     return Recorded(stage, True)
 
 
-def record_again(root: Path, stage: str) -> Recorded:
+def record_again(root: Path, stage: str, beside: Sequence[str] = ()) -> Recorded:
     """Record outputs that were changed after their measurement, such as a demoted order.
 
     That must not pass other inputs off as measured, so it is done only while they are those of the stage's entry.
+
+    Args:
+        beside: keys of a parameter that decide nothing of what was measured, so that they may have changed.
     """
     entry = lock_entry(root, stage)
     if entry is None:
         return Recorded(stage, False, f"{root / 'dvc.lock'} tells nothing of {stage} yet")
     measured = {dep["path"]: dep["md5"] for dep in entry.get("deps", ())}
+    params = entry.get("params", {}).get("params.yaml", {})
+    now = _params_now(root, params)
+    params = {key: _with_present(beside, value, now[key]) for key, value in params.items()}
     try:
-        return record_in_dvc(root, stage, measured, entry.get("params", {}).get("params.yaml", {}))
+        return record_in_dvc(root, stage, measured, params)
     except InputsChanged as changed:
         return Recorded(stage, False, str(changed))
 
@@ -184,6 +190,14 @@ def _compare_params(measured: Mapping[str, Any], now: Mapping[str, Any]) -> None
     for key, value in measured.items():
         if now[key] != value:
             raise InputsChanged(f"`{key}` in params.yaml is not what was measured: nothing was recorded. Measure again")
+
+
+def _with_present(names: Sequence[str], measured: Any, now: Any) -> Any:
+    """A parameter as it was measured, but for these keys of it, which are as they are now."""
+    if not isinstance(measured, Mapping) or not isinstance(now, Mapping):
+        return measured
+    kept = {key: value for key, value in measured.items() if key not in names}
+    return {**kept, **{key: now[key] for key in names if key in now}}
 
 
 def _params_now(root: Path, keys: Iterable[str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from orderproof.tasks.jobs import NEVER_MEASURED
 from orderproof.tasks.promotion.dvc import DvcError, InputsChanged, record_again, record_in_dvc, stage_of, stage_params
 
 SIX, ONE = stage_of("six-domains"), stage_of("one-domain")
@@ -203,6 +204,20 @@ def test_recording_again_never_passes_other_inputs_off_as_measured(project: Any,
     assert not recorded.recorded
     assert "is not what was measured" in recorded.why
     assert project.lock() == lock
+
+
+@pytest.mark.parametrize(("then", "now"), [("", "accept_lossy: {k0: 2}"), ("accept_lossy: {k0: 2}", "")])
+def test_a_key_that_is_never_measured_may_come_and_go(project: Any, then: str, now: str) -> None:
+    first = "    sampling: {temperature: 0.0"
+    project.edit("params.yaml", first, f"    {then}\n{first}")
+    project.dvc("commit", "--force", SIX)
+    project.edit("params.yaml", f"    {then}\n{first}", f"    {now}\n{first}")
+    project.edit("data/six-domains/order.json", "{", "{ ")
+    assert not record_again(project.root, SIX).recorded
+    assert record_again(project.root, SIX, NEVER_MEASURED).recorded
+    assert project.changed() == {}
+    project.edit("params.yaml", "looks: [5, 10]", "looks: [5, 9]")
+    assert not record_again(project.root, SIX, NEVER_MEASURED).recorded
 
 
 def test_what_was_never_recorded_is_not_recorded_again(project: Any) -> None:
