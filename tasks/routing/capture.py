@@ -19,7 +19,7 @@ from orderproof.tasks.jobs import Job
 from orderproof.tasks.models import ModelFacts
 from orderproof.tasks.prompts import TokenizedPrompts
 from orderproof.tasks.routing import RoutingError
-from orderproof.tasks.routing.routes import RoutesRecord
+from orderproof.tasks.routing.routes import RoutesRecord, text_digest
 from orderproof.tasks.routing.routes_writer import RoutesWriter, write_routes
 from orderproof.tasks.signals.served import ROUTES_FILE
 
@@ -158,6 +158,7 @@ def _record(job: Job, model: ModelFacts, sample: Sample, engine: RoutingEngine) 
         layers=model.moe.moe_layers,
         experts=model.moe.experts,
         top_k=model.moe.top_k,
+        texts={prompt_id: text_digest(sample.prompts.texts(k)) for k, prompt_id in enumerate(sample.prompts.ids)},
         versions={"orderproof": metadata.version("orderproof"), **engine.info.versions},
         capture={
             "seed": sample.seed,

@@ -6,6 +6,7 @@ of how routes are captured, nor of engines, orders or trials.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -53,6 +54,7 @@ class RoutesRecord(BaseModel):
     versions: dict[str, str] = {}  # of what ran the model
     capture: dict[str, Any] = {}  # how the prompts were picked and the routes taken
     missing: dict[str, str] = {}  # prompt id → why it has no routes
+    texts: dict[str, str] = {}  # prompt id → digest of its text: another file may use its id for another prompt
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -69,6 +71,11 @@ class RoutesRecord(BaseModel):
         if (distinct(bit_sets(experts, self.experts)) != self.top_k).any():
             return "a token that chose one expert twice"
         return None
+
+
+def text_digest(text: str) -> str:
+    """128 bits of a prompt's rendered text, by which it is known again."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,8 @@
 """Prompts → how often each expert was used for them, where routes were captured; for other prompts it is foretold.
 
 In: captured routes and the predictor that was fitted on them (prediction.py), and whether the reading of a prompt is
-meant or its answer. Out: one row per prompt. Knows nothing of what it is used for.
+meant or its answer. Out: one row per prompt. A prompt was captured if its id and its text are those of the capture:
+another file, or another line of a stream, may use the id for something else. Knows nothing of what it is used for.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.tasks.routing import RoutingError
-from orderproof.tasks.routing.routes import Routes
+from orderproof.tasks.routing.routes import REMEDY, Routes, text_digest
 from orderproof.tasks.signals import Places, Prompts, Signal, SignalError
 from orderproof.tasks.signals.prediction import Part, captured_rows, cheap_features, predictor_of
 from orderproof.tasks.signals.served import Served
@@ -24,7 +25,7 @@ def known_or_foretold(signal: str, part: Part, served: Served) -> Signal:
     """Rows are square roots of the frequencies of every expert of every layer in one part of a request.
 
     Raises:
-        SignalError: no routes are known, they cannot be read, or they are another model's.
+        SignalError: no routes are known, they cannot be read, or are another model's or version's.
     """
     predictor = predictor_of(served, signal)
     assert served.routes is not None
@@ -38,16 +39,23 @@ def known_or_foretold(signal: str, part: Part, served: Served) -> Signal:
             f"{served.routes} and the predictor beside it are of different models or prompts. Make both again with "
             "`orderproof capture JOB`"
         )
+    if not record.texts:
+        raise SignalError(f"{served.routes} does not say of which texts its routes are. {REMEDY}")
     r2 = {"prefill": predictor.record.prefill, "decode": predictor.record.decode}[part].r2
     _log.info("the routes of %d prompts are known; those of others are foretold (held-out R² %.2f)", len(captured), r2)
 
+    def known(prompts: Prompts, i: int) -> NDArray[np.float32] | None:
+        prompt_id = prompts.ids[i]
+        same = prompt_id in captured and record.texts.get(prompt_id) == text_digest(prompts.text(i))
+        return captured[prompt_id] if same else None
+
     def rows(prompts: Prompts, places: Places) -> NDArray[np.float32]:
         made = np.empty((len(places), predictor.weights[part].shape[1]), np.float32)
-        own = [captured.get(prompts.ids[int(i)]) for i in places]
-        for row, known in zip(made, own, strict=True):
-            if known is not None:
-                row[:] = known
-        unknown = np.array([known is None for known in own], bool)
+        own = [known(prompts, int(i)) for i in places]
+        for row, real in zip(made, own, strict=True):
+            if real is not None:
+                row[:] = real
+        unknown = np.array([real is None for real in own], bool)
         if unknown.any():
             features = cheap_features(predictor, prompts, np.asarray(places)[unknown], served)
             made[unknown] = predictor.roots(features, part)

@@ -25,7 +25,7 @@ from orderproof.tasks.routing.capture import (
     routes_path,
 )
 from orderproof.tasks.routing.report import RoutingReport, lines, write_report
-from orderproof.tasks.routing.routes import Routes, open_routes
+from orderproof.tasks.routing.routes import Routes, open_routes, text_digest
 from orderproof.tasks.routing.sample import groups_of
 from orderproof.tasks.routing.statistics import routing_table
 from tests.tasks.fake_engine import mixed, prompts_of
@@ -97,6 +97,8 @@ def test_every_sampled_prompt_has_its_routes_under_its_id(job: Job) -> None:
         assert sorted(routes.ids) == sorted(sample().prompts.ids)
         assert routes.record.versions["vllm"] == "0"
         assert routes.record.capture["sampled"] == 30
+        prompts = sample().prompts
+        assert routes.record.texts == {name: text_digest(prompts.texts(k)) for k, name in enumerate(prompts.ids)}
 
 
 def test_a_refused_a_lost_and_a_silent_request_are_missing_with_their_reasons(job: Job) -> None:

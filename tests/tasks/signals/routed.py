@@ -12,7 +12,7 @@ import numpy as np
 from orderproof.tasks.files import md5_of
 from orderproof.tasks.models import fingerprint
 from orderproof.tasks.orders import PromptView, view_of
-from orderproof.tasks.routing.routes import Routes, RoutesRecord
+from orderproof.tasks.routing.routes import Routes, RoutesRecord, text_digest
 from orderproof.tasks.routing.routes_writer import write_routes
 from orderproof.tasks.signals.prediction import Predictor, fit, predictor_path, write_predictor
 from orderproof.tasks.signals.served import ROUTES_FILE, Served
@@ -67,6 +67,7 @@ def make_routed(folder: Path, captured: int = 80, others: int = 20, seed: int = 
         layers=LAYERS,
         experts=EXPERTS,
         top_k=TOP_K,
+        texts={prompt["id"]: text_digest(prompt["text"]) for prompt in prompts},
     )
     with write_routes(folder / ROUTES_FILE, record) as writer:
         for i in range(captured):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -31,6 +31,17 @@ def rows_of(routed: Routed, signal: str) -> np.ndarray:
     return rows
 
 
+def copied(routed: Routed, folder: Path, **changes: Any) -> None:
+    """A part of the capture in another folder, its record changed."""
+    assert routed.served.routes is not None
+    with routed.routes() as routes:
+        record, some = routes.record.model_copy(update=changes), [routes[k] for k in range(40)]
+    with write_routes(folder / "routes.parquet", record) as writer:
+        for one in some:
+            writer.add(one.prompt_id, one.prompt_tokens, one.experts)
+    (folder / "predictor.npz").write_bytes(routed.served.routes.with_name("predictor.npz").read_bytes())
+
+
 def test_predicted_rows_are_the_predictors_decode_frequencies(routed: Routed) -> None:
     predictor = predictor_of(routed.served, "predicted")
     features = cheap_features(predictor, routed.view, range(100), routed.served)
@@ -51,6 +62,22 @@ def test_rows_are_real_where_routes_were_captured_and_foretold_elsewhere(
     assert np.allclose(rows[80:], predictor.roots(features, part), atol=1e-6)
 
 
+def test_an_id_that_stands_for_another_prompt_brings_no_captured_experts(routed: Routed) -> None:
+    """Of two captured ids in a new file one has its old text; `predicted` tells what is foretold of the other."""
+    mixed = replace(routed, prompts=[{"id": "p0", "text": routed.prompts[1]["text"]}, routed.prompts[41]])
+    observed, predicted, before = rows_of(mixed, "observed"), rows_of(mixed, "predicted"), rows_of(routed, "observed")
+    assert np.allclose(observed[0], predicted[0], atol=1e-6)
+    assert np.array_equal(observed[1], before[41])
+    assert not np.allclose(observed[0], before[0], atol=0.01)
+    assert not np.allclose(observed[1], predicted[1], atol=0.01)
+
+
+def test_routes_that_do_not_say_of_which_texts_they_are_are_told(routed: Routed, tmp_path: Path) -> None:
+    copied(routed, tmp_path, texts={})
+    with pytest.raises(SignalError, match=r"does not say of which texts.*orderproof capture"):
+        signals.load(OrderSpec(signal="observed"), replace(routed.served, routes=tmp_path / "routes.parquet"))
+
+
 def test_it_is_said_how_many_fingerprints_are_real(routed: Routed, caplog: pytest.LogCaptureFixture) -> None:
     signals.forget()
     with caplog.at_level(logging.INFO):
@@ -59,13 +86,7 @@ def test_it_is_said_how_many_fingerprints_are_real(routed: Routed, caplog: pytes
 
 
 def test_routes_and_predictor_of_different_captures_are_told(routed: Routed, tmp_path: Path) -> None:
-    assert routed.served.routes is not None
-    with routed.routes() as routes:
-        other = routes.record.model_copy(update={"dataset_md5": "other"})
-        with write_routes(tmp_path / "routes.parquet", other) as writer:
-            for k in range(40):
-                writer.add(routes[k].prompt_id, routes[k].prompt_tokens, routes[k].experts)
-    (tmp_path / "predictor.npz").write_bytes(routed.served.routes.with_name("predictor.npz").read_bytes())
+    copied(routed, tmp_path, dataset_md5="other")
     with pytest.raises(SignalError, match="of different models or prompts"):
         signals.load(OrderSpec(signal="fingerprint"), replace(routed.served, routes=tmp_path / "routes.parquet"))
 
