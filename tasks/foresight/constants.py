@@ -17,8 +17,8 @@ from orderproof.tasks.models import ModelFacts
 from orderproof.tasks.routing import RoutingError
 from orderproof.tasks.routing.calibration import Calibration
 from orderproof.tasks.routing.step_costs import StepCosts
+from orderproof.tasks.signals.served import COSTS_FILE
 
-COSTS_FILE = "step_costs.json"
 SCHEMA: Literal["orderproof/step-costs/1"] = "orderproof/step-costs/1"
 
 

@@ -26,7 +26,7 @@ from orderproof.tasks.orders.view import PromptView
 from orderproof.tasks.signals import Progress
 from orderproof.tasks.signals.threads import one_thread
 
-BATCH_PROMPTS = 16  # where it is not known how many sequences run at once
+BATCH_PROMPTS = 16  # where it is not known how many prompts run at once
 STRETCH_BATCHES = 8  # within which partners are looked for: longer stretches, up to the whole row, saved no more
 STRETCH_PROMPTS = 256  # at most, unless two batches have more: the cost of a swap grows with stretch and batch
 LEAST_SAVED = 0.01  # experts of all layers; a swap that saves less may be an error of rounding

@@ -91,7 +91,7 @@ def choose(
     beside = max(1, round(setting.batch / np.mean(list(times.values()))))
     for half, (learned, held) in enumerate((halves, halves[::-1])):
         view = prompts.take([place[routes.ids[k]] for k in held.tolist()])
-        with _learned(specs, prompts, routes, learned, replace(served, batch=setting.batch)) as known:
+        with _learned(specs, prompts, routes, learned, replace(served, batch=beside)) as known:
             orders = [make_order(spec, replace(view, served=known), "").permutation for spec in specs]
         orders.append(oracle(routes, held, beside))
         shuffles = [shuffle(len(held), seed + k) for k in range(SHUFFLES)]

@@ -11,6 +11,7 @@ from pathlib import Path
 from orderproof.tasks.jobs import Job
 
 ROUTES_FILE = "routes.parquet"
+COSTS_FILE = "step_costs.json"  # of the same capture
 OF_TEXT_ALONE = ("embedding", "lexical")  # signals that need nothing of the served model
 
 
@@ -21,12 +22,13 @@ class Served:
     model: Path | None = None  # folder of the checkpoint
     tokenizer: Path | None = None  # folder; None: the model's
     routes: Path | None = None  # file of captured routes; the predictor fitted on them lies beside it
-    batch: int | None = None  # sequences that run at once
+    batch: int | None = None  # prompts that run at once
 
     @classmethod
     def by(cls, job: Job) -> Served:
-        """The model that a job names."""
-        return cls(job.model_path, job.tokenizer_path, job.data_dir / ROUTES_FILE, job.engine.max_num_seqs)
+        """The model that a job names. Each sample of a prompt takes a place of the batch."""
+        beside = max(1, round(job.engine.max_num_seqs / job.sampling.get("n", 1)))
+        return cls(job.model_path, job.tokenizer_path, job.data_dir / ROUTES_FILE, beside)
 
 
 UNKNOWN = Served()

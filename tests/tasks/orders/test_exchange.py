@@ -114,9 +114,11 @@ def test_where_the_engine_is_not_known_the_record_says_what_batch_was_taken(rout
     assert order != make_order(spec, replace(routed.view, served=replace(routed.served, batch=5)), "md5")
 
 
-def test_a_job_s_engine_says_how_many_run_at_once(tmp_path: Path) -> None:
+def test_a_job_s_engine_and_samples_say_how_many_prompts_run_at_once(tmp_path: Path) -> None:
     job = make_job(tmp_path)
     assert Served.by(job).batch == job.engine.max_num_seqs
+    four = job.model_copy(update={"sampling": {**job.sampling, "n": 4}})
+    assert Served.by(four).batch == job.engine.max_num_seqs / 4, "each sample of a prompt takes a place"
 
 
 def test_a_signal_that_tells_of_no_experts_is_refused() -> None:
