@@ -37,7 +37,6 @@ from orderproof.tasks.engines import Engine, EngineInfo
 from orderproof.tasks.jobs import Job, load_job
 from orderproof.tasks.lossy import routing_named
 from orderproof.tasks.orders import Order
-from orderproof.tasks.promotion import captured
 from orderproof.tasks.prompts import Serving
 from orderproof.tasks.prompts.source import PromptSource
 from orderproof.tasks.prompts.stream import LINGER_S, Stream
@@ -108,7 +107,6 @@ def begin(job: Job, restart: bool) -> tuple[Batch, str]:
 @task(name="open the stream", task_run_name="open the stream", cache_policy=NO_CACHE)
 def begin_stream(job: Job, stream: Stream, restart: bool) -> tuple[Batch, str]:
     """Of prompts that come one after the other; those that came before must come again."""
-    captured.bring_back(job)
     order, why = sending.order_of_stream(job)
     return generation.begin_stream(job, stream, order, Tokenizer(job), restart=restart), why
 
@@ -124,7 +122,6 @@ def choose_order(
     job: Job, source: PromptSource, tokenizer: Tokenizer, folder: str = checkpoint.FOLDER
 ) -> tuple[Order | sending.InWindows, str]:
     """The promoted order; for new prompts what its way to order gives; else the file's own."""
-    captured.bring_back(job)
     kept = checkpoint.kept_order(job.data_dir / folder)
     return sending.order_of(job, source, lambda: tokenizer, kept)
 

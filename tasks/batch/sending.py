@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from orderproof.tasks.evidence import OrderRecord
 from orderproof.tasks.jobs import Job, OrderSpec
 from orderproof.tasks.orders import Order, OrderError, make_order
-from orderproof.tasks.promotion import ORDER_FILE, read_promotion
+from orderproof.tasks.promotion import ORDER_FILE, captured, read_promotion
 from orderproof.tasks.prompts.source import PromptSource
 from orderproof.tasks.prompts.tokenization import Tokenizer
+from orderproof.tasks.signals import ROUTING_SIGNALS
 from orderproof.tasks.signals.served import Served
 
 STREAM_BATCHES = 8  # in a window of a stream whose promoted order has none
@@ -55,7 +56,7 @@ def order_of(
     if record.dataset_md5 == source.md5:
         return _pinned(job, source, record), f"promoted by trial {promotion.trial}"
     why = f"the promoted way to order ({record.method}, trial {promotion.trial}), made for this version of the prompts"
-    if (spec := spec_of(record)).window:
+    if (spec := _again(job, record)).window:
         return InWindows(spec, _in_tokens(record)), why
     wanted = record.model_copy(update={"dataset_md5": source.md5})
     if kept is not None and _same_making(kept.record(), wanted):
@@ -74,7 +75,7 @@ def order_of_stream(job: Job) -> tuple[InWindows, str]:
     promotion, batch = read_promotion(job), max(2, job.engine.max_num_seqs)
     if promotion is None or not promotion.promoted:
         return InWindows(OrderSpec(method="file", window=batch)), "the stream's own order: none is promoted"
-    spec = spec_of(promotion.order)
+    spec = _again(job, promotion.order)
     window = spec.window or STREAM_BATCHES * batch
     why = f"the promoted way to order ({spec.method}, trial {promotion.trial}), in windows of {window} as prompts come"
     return InWindows(spec.model_copy(update={"window": window}), _in_tokens(promotion.order)), why
@@ -85,6 +86,13 @@ def spec_of(record: OrderRecord) -> OrderSpec:
     asked: dict[str, Any] = {key: value for key, value in record.parameters.items() if key in OrderSpec.model_fields}
     seed = next(iter(record.seeds.values()), 0)  # a way to order has one seed, under its own name
     return OrderSpec.model_validate({**asked, "method": record.method, "seed": seed})
+
+
+def _again(job: Job, record: OrderRecord) -> OrderSpec:
+    """What to ask for, with the routes that it rests on put back where they are missing."""
+    if record.parameters.get("signal") in ROUTING_SIGNALS:
+        captured.bring_back(job)
+    return spec_of(record)
 
 
 def _pinned(job: Job, source: PromptSource, record: OrderRecord) -> Order:

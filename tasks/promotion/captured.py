@@ -1,8 +1,9 @@
 """What an order by routes was made from, kept with its trial, and put back where a clone lacks it.
 
-In: a job, and the order that a trial is about to measure. Out: copies of the captured routes, of the predictor that was
-fitted on them and of the costs of a step, in the trial's folder: DVC has that folder, so `dvc pull --with-deps
-generate@JOB` brings them too, and another machine can order new prompts in the same way. Knows nothing of DVC itself.
+In: a job, and the order that a trial measures. Out: copies of the captured routes, of the predictor that was fitted on
+them and of the costs of a step, in the trial's folder: DVC has that folder, so `dvc pull --with-deps generate@JOB`
+brings them too, and another machine can order new prompts in the same way. A copy that fails is a warning: the trial
+stands without it. Knows nothing of DVC itself.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import shutil
 from pathlib import Path
 
 from orderproof.tasks.files import atomic_file
-from orderproof.tasks.foresight.constants import COSTS_FILE
 from orderproof.tasks.jobs import Job
+from orderproof.tasks.models import fingerprint
 from orderproof.tasks.orders import Order
 from orderproof.tasks.promotion import read_promotion
+from orderproof.tasks.routing import RoutingError
+from orderproof.tasks.routing.routes import Routes
 from orderproof.tasks.signals import ROUTING_SIGNALS
 from orderproof.tasks.signals.prediction import predictor_path
-from orderproof.tasks.signals.served import ROUTES_FILE
+from orderproof.tasks.signals.served import COSTS_FILE, ROUTES_FILE
 
 FOLDER = "captured"  # of a trial's folder
 FILES = (predictor_path(Path(ROUTES_FILE)).name, COSTS_FILE, ROUTES_FILE)  # last the one that is looked for
@@ -29,22 +32,46 @@ _log = logging.getLogger(__name__)
 def keep(job: Job, order: Order, trial: Path) -> None:
     """Copy what an order was made from into its trial's folder; nothing, where it was made without routes."""
     if order.parameters.get("signal") in ROUTING_SIGNALS:
-        _copy(job.data_dir, trial / FOLDER)
+        try:
+            _copy(job.data_dir, trial / FOLDER)
+        except OSError as error:
+            _log.warning("%s: a clone will lack the captured routes: %s: %s", job.name, trial / FOLDER, error.strerror)
 
 
-def bring_back(job: Job) -> Path | None:
+def bring_back(job: Job, dataset_md5: str | None = None) -> Path | None:
     """Where no routes lie beside a job's prompts, put back those of the promoted order's trial, or of the newest one
-    that kept some. Returns the folder that they came from; None: nothing was done."""
+    that kept some of the model as it is now.
+
+    Args:
+        dataset_md5: of the only prompts of which they may be; None: of any.
+
+    Returns:
+        The folder that they came from; None: nothing was done.
+    """
     if (job.data_dir / ROUTES_FILE).exists():
         return None
     pinned = read_promotion(job)
-    promoted = job.reports_dir / str(pinned.trial) / FOLDER if pinned and pinned.promoted else None
-    newest = max(job.reports_dir.glob(f"*/{FOLDER}"), default=None)  # trials are named by their time
-    folder = promoted if promoted and promoted.exists() else newest
-    if folder is not None:
-        _copy(folder, job.data_dir)
-        _log.info("%s: captured routes were put back from %s", job.name, folder)
+    kept = sorted(job.reports_dir.glob(f"*/{FOLDER}"), reverse=True)  # newest first: trials are named by their time
+    if pinned and pinned.promoted:
+        kept.insert(0, job.reports_dir / str(pinned.trial) / FOLDER)
+    try:
+        folder = next((one for one in kept if _fits(one / ROUTES_FILE, job, dataset_md5)), None)
+        if folder is not None:
+            _copy(folder, job.data_dir)
+            _log.info("%s: captured routes were put back from %s", job.name, folder)
+    except OSError as error:
+        _log.warning("%s: captured routes could not be put back: %s", job.name, error)
+        return None
     return folder
+
+
+def _fits(path: Path, job: Job, dataset_md5: str | None) -> bool:
+    try:
+        with Routes(path) as routes:
+            record = routes.record
+    except RoutingError:  # there are none, or none that can be read
+        return False
+    return record.model == fingerprint(job.model_path) and dataset_md5 in (None, record.dataset_md5)
 
 
 def _copy(source: Path, target: Path) -> None:

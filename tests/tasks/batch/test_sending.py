@@ -10,12 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orderproof.tasks.batch.sending import order_of, spec_of
+from orderproof.tasks import promotion
+from orderproof.tasks.batch.sending import order_of, order_of_stream, spec_of
 from orderproof.tasks.jobs import Job, OrderSpec
 from orderproof.tasks.orders import METHODS, Order, OrderError, make_order
-from orderproof.tasks.promotion import ORDER_FILE, demote
+from orderproof.tasks.promotion import ORDER_FILE, captured, demote
 from orderproof.tasks.prompts.source import PromptSource
+from orderproof.tasks.prompts.tokenization import Tokenizer
+from orderproof.tasks.signals.served import ROUTES_FILE, Served
 from tests.e2e.batches import Bytes, make_project, promote_label_order
+from tests.tasks.foresight.foreseen import make_job as make_routed_job
 
 
 @pytest.fixture
@@ -81,6 +85,29 @@ def test_after_a_demotion_the_file_s_order_is_sent(job: Job) -> None:
     promote_label_order(job)
     demote(job, [f"p{k}" for k in range(60)])
     assert chosen(job)[0].method == "file"
+
+
+def test_routes_come_back_where_an_order_is_made_from_them_and_not_for_a_pinned_one(tmp_path: Path) -> None:
+    job = make_routed_job(tmp_path, captured=64, order={"method": "cluster", "signal": "predicted", "clusters": 2})
+    tokenizer, routes = Tokenizer(job), job.data_dir / ROUTES_FILE
+    with PromptSource(job.prompts_path) as source:
+        view = source.view(tokenizer, labels=False, lengths=False, served=Served.by(job))
+        order = make_order(job.order, view, source.md5)
+        promotion._write(job, order, [*source.ids()], promoted=True, trial="T", mlflow_run=None)
+    captured.keep(job, order, job.reports_dir / "T")
+    for name in captured.FILES:
+        (job.data_dir / name).unlink(missing_ok=True)
+    with PromptSource(job.prompts_path) as source:
+        assert order_of(job, source, lambda: tokenizer)[0] == order
+    assert not routes.exists()
+    with job.prompts_path.open("a") as file:
+        file.write('{"id": "new", "text": "aeio"}\n')
+    with PromptSource(job.prompts_path) as source:
+        assert len(order_of(job, source, lambda: tokenizer)[0]) == len(order) + 1
+    assert routes.exists()
+    routes.unlink()
+    order_of_stream(job)
+    assert routes.exists()
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method not in ("cluster", "greedy", "exchange")])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import shutil
 import sys
 from pathlib import Path
@@ -13,29 +15,35 @@ from ruamel.yaml import YAML
 
 from orderproof.tasks import promotion
 from orderproof.tasks.jobs import Job
+from orderproof.tasks.models import fingerprint
 from orderproof.tasks.orders import Order
 from orderproof.tasks.promotion.captured import FILES, bring_back, keep
+from orderproof.tasks.signals.served import ROUTES_FILE
 from tests.tasks.conftest import REPOSITORY, Project
+from tests.tasks.routing.routes_maker import make_routes
 from tests.tasks.trial_maker import make_job
 
 PREDICTED = Order(np.arange(8), "cluster", {"signal": "predicted"}, {}, "md5")
 LEXICAL = Order(np.arange(8), "cluster", {"signal": "lexical"}, {}, "md5")
 
 
-def capture(folder: Path, said: str = "captured") -> None:
+def capture(job: Job, folder: Path, said: str = "captured", **changes: Any) -> None:
+    """Routes of the job's model; `changes` of their record."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in FILES:
         (folder / name).write_text(f"{said} {name}")
+    make_routes(folder / ROUTES_FILE, 2, **{"model": fingerprint(job.model_path), "dataset_md5": said, **changes})
 
 
-def held(folder: Path) -> dict[str, str]:
-    return {name: (folder / name).read_text() for name in FILES if (folder / name).exists()}
+def held(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in FILES if (folder / name).exists()}
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     job = make_job(tmp_path)
-    capture(job.data_dir)
+    job.model_path.mkdir(parents=True)
+    capture(job, job.data_dir)
     return job
 
 
@@ -53,22 +61,58 @@ def test_a_capture_without_costs_is_kept_as_it_is(job: Job) -> None:
 
 
 def test_routes_that_lie_there_are_never_replaced(job: Job) -> None:
-    capture(job.reports_dir / "2" / "captured", "older")
+    before = held(job.data_dir)
+    capture(job, job.reports_dir / "2" / "captured", "older")
     assert bring_back(job) is None
-    assert held(job.data_dir)["routes.parquet"] == "captured routes.parquet"
+    assert held(job.data_dir) == before
 
 
 def test_missing_routes_come_from_the_promoted_trial_or_else_the_newest(job: Job) -> None:
     shutil.rmtree(job.data_dir)
     assert bring_back(job) is None
-    capture(job.reports_dir / "1" / "captured", "first")
-    capture(job.reports_dir / "2" / "captured", "second")
+    capture(job, job.reports_dir / "1" / "captured", "first")
+    capture(job, job.reports_dir / "2" / "captured", "second")
     assert bring_back(job) == job.reports_dir / "2" / "captured"
-    assert set(held(job.data_dir).values()) == {f"second {name}" for name in FILES}
+    assert held(job.data_dir) == held(job.reports_dir / "2" / "captured")
     shutil.rmtree(job.data_dir)
     ids = [f"p{k}" for k in range(8)]
     promotion._write(job, PREDICTED, ids, promoted=True, trial="1", mlflow_run=None)
     assert bring_back(job) == job.reports_dir / "1" / "captured"
+
+
+def test_what_does_not_fit_stays_where_it_is(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    shutil.rmtree(job.data_dir)
+    kept = job.reports_dir
+    capture(job, kept / "1" / "captured", "now")
+    capture(job, kept / "2" / "captured", "before")
+    capture(job, kept / "3" / "captured", "now", model="another")
+    capture(job, kept / "4" / "captured", "now")
+    (kept / "4" / "captured" / "routes.parquet").unlink()  # a copy that was cut off
+    with caplog.at_level(logging.INFO):
+        assert bring_back(job, "never captured") is None
+    assert not caplog.records, "nothing was put back, and nothing is said of it"
+    assert bring_back(job, "now") == kept / "1" / "captured"
+    shutil.rmtree(job.data_dir)
+    assert bring_back(job) == kept / "2" / "captured", "the newest of this model, whatever its prompts"
+
+
+def test_a_disk_that_takes_no_copy_ends_nothing(
+    job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep(job, PREDICTED, job.reports_dir / "1")
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfileobj", full)
+    keep(job, PREDICTED, job.reports_dir / "2")
+    assert not (job.reports_dir / "2" / "captured" / "routes.parquet").exists()
+    (job.data_dir / "routes.parquet").unlink()
+    assert bring_back(job) is None
+    lost, missed = (record.getMessage() for record in caplog.records)
+    assert "a clone will lack the captured routes" in lost
+    assert "could not be put back" in missed
+    assert all("No space left on device" in said for said in (lost, missed))
 
 
 @pytest.mark.long
@@ -79,7 +123,7 @@ def test_a_second_clone_gets_them_with_what_was_generated(project: Project, tmp_
     pipeline["stages"]["generate"] = generate
     YAML().dump(pipeline, project.root / "dvc.yaml")
     job = project.job()
-    capture(job.data_dir)
+    capture(job, job.data_dir)
     keep(job, PREDICTED, job.reports_dir / "20261129T144640Z-3f9a")
     project.dvc("commit", "--force", "measure@six-domains")
     project.dvc("repro", "generate@six-domains")
