@@ -51,7 +51,7 @@ def advise(
         return Advice("capture", f"nothing rules a gain out and nothing foretells one: `orderproof capture {job.name}`")
     best = _best(forecast)
     today = forecast.today
-    again = " for the same prompts again" if _remembers(forecast, best) else ""
+    again = " for the same prompts again" if best.name in _remembering(forecast) else ""
     said = f"the best order{again}, {best.name}, is predicted to gain {interval(best)} over shuffled"
     more, _, most = over(best, today)
     if max(best.gain, more) < rule.worthwhile:
@@ -70,18 +70,21 @@ def advise(
 def _best(forecast: Forecast) -> Prediction:
     """The order that saves the most experts, or the cheapest that comes near it.
 
-    One that learned from routes counts by prompts that it did not learn from; one that remembers by the same prompts.
+    One that learned from routes counts by prompts that it did not learn from; one that remembers all of the job's
+    prompts by the same prompts.
     """
     saved = {one.name: one.experts_saved for one in forecast.predictions}
     if forecast.choices is not None:
+        same = _remembering(forecast)
         specs = {choice.spec: choice.saved for choice in forecast.choices.ranked}
-        saved |= {one.name: specs[one.spec] for one in forecast.candidates if not one.remembers}
+        saved |= {one.name: specs[one.spec] for one in forecast.candidates if one.name not in same}
     most = max(saved.values())
     return next(one for one in forecast.predictions if saved[one.name] >= most - CHEAPER_WITHIN)
 
 
-def _remembers(forecast: Forecast, prediction: Prediction) -> bool:
-    return any(one.remembers for one in forecast.candidates if one.name == prediction.name)
+def _remembering(forecast: Forecast) -> set[str]:
+    """Names of the orders that know the answers of all prompts; where only a sample was captured, of none."""
+    return {one.name for one in forecast.candidates if one.remembers} if forecast.whole else set()
 
 
 def interval(one: Prediction) -> str:

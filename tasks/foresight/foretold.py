@@ -44,6 +44,7 @@ def read_foretold(job: Job, model: ModelFacts, dataset_md5: str) -> Foretold | N
         fits = (
             plan["dataset_md5"] == dataset_md5
             and plan["sampling"] == job.sampling
+            and plan["facts"]["replicas"] == job.engine.replicas
             and forecast["costs"]["model"] == model.fingerprint
             and forecast["costs"]["args"] == job.engine.args
         )

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from orderproof.tasks import promotion, recording
+from orderproof.tasks.batch.sending import spec_of
 from orderproof.tasks.evidence import read_history
 from orderproof.tasks.expectations import validate_prompts
 from orderproof.tasks.expectations.prompt_suite import asked_samples, asked_tokens
@@ -22,7 +23,7 @@ from orderproof.tasks.foresight.constants import KnownCosts, read_costs
 from orderproof.tasks.foresight.economics import Worth, worth
 from orderproof.tasks.foresight.facts import JobFacts, facts_of, left_out
 from orderproof.tasks.foresight.prediction import Prediction, over, predict, unlearned
-from orderproof.tasks.jobs import Job
+from orderproof.tasks.jobs import Job, OrderSpec
 from orderproof.tasks.models import ModelFacts, read_model
 from orderproof.tasks.orders import Order
 from orderproof.tasks.orders.view import view_of
@@ -47,6 +48,7 @@ class Forecast:
     """What captured routes foretell."""
 
     captured: int  # prompts
+    whole: bool  # they are all of the job's
     costs: KnownCosts
     devices: int  # over which each replica's experts are spread
     candidates: tuple[Candidate, ...]  # that can be made, cheapest first
@@ -91,11 +93,11 @@ def foresee(job: Job, say: Callable[[str], None] = lambda _: None) -> Foresight:
     Raises:
         OrderproofError: prompts or model that no trial could use; routes or costs of others.
     """
-    captured.bring_back(job)
     model = read_model(job.model_path, job.model, job.adapters)
     say("checking the prompts")
     prompts = validate_prompts(job, job.root / "reports" / "validation" / job.name)
     md5, current = recording.current_order(job, prompts)
+    captured.bring_back(job, md5)
     plan = make_plan(job, model, prompts, md5, current, read_history(reports_of(job, placebo=False)))
     facts = facts_of(job, model, prompts, current, _promoted_by(job, current))
     forecast, routes_file = None, routes_path(job)
@@ -138,6 +140,7 @@ def _forecast(
     places = np.array([k for k, prompt_id in enumerate(prompts.ids) if prompt_id in routes.place], np.int64)
     sample = prompts.take(places)
     served, setting = Served.by(job), Setting.of(job)
+    whole = len(sample) == len(prompts)
     share = len(sample) / len(prompts)  # of the job, which as large a share of its replicas runs
     setting = replace(setting, replicas=max(1, round(share * setting.replicas)))
     view = view_of(sample, served)
@@ -156,12 +159,16 @@ def _forecast(
     if len(routes) >= 2 * LEAST_PROMPTS:
         say("asking them of prompts that they did not learn from")
         alone, samples = replace(setting, replicas=1), list(asked_samples(job, sample.samplings))
-        choices = choose([one.spec for one in possible], view, routes, served, alone, job.measure.seed, samples)
-        if len(sample) < len(prompts):
+        specs = [one.spec for one in possible]
+        learned = None if whole else _learned_today(current)
+        specs += [learned] if learned and learned not in specs else []
+        choices = choose(specs, view, routes, served, alone, job.measure.seed, samples)
+        if not whole:
             predictions = _unlearned(possible, predictions, choices)
-            runs = _unlearned_today(current, runs, choices)
+            runs = unlearned(runs, _saved(choices)[learned]) if learned else runs
     return Forecast(
         captured=len(sample),
+        whole=whole,
         costs=known,
         devices=setting.devices,
         candidates=possible,
@@ -175,18 +182,20 @@ def _forecast(
 
 def _unlearned(made: Sequence[Candidate], predictions: Sequence[Prediction], choices: Choices) -> list[Prediction]:
     """Predictions for a job most of whose prompts taught nothing."""
-    saved = {choice.spec: choice.saved for choice in choices.ranked}
+    saved = _saved(choices)
     return [
         unlearned(foretold, saved[one.spec]) if one.learns_from_routes else foretold
         for one, foretold in zip(made, predictions, strict=True)
     ]
 
 
-def _unlearned_today(current: Order, runs: Prediction, choices: Choices) -> Prediction:
-    """Likewise of the order of today, where it was learned from routes."""
-    made = (current.method, current.parameters.get("signal"))
-    saved = [choice.saved for choice in choices.ranked if (choice.spec.method, choice.spec.signal) == made]
-    return unlearned(runs, saved[0]) if saved and made[1] in ROUTING_SIGNALS else runs
+def _learned_today(current: Order) -> OrderSpec | None:
+    """The way to order of today, where it learns from routes."""
+    return spec_of(current.record()) if current.parameters.get("signal") in ROUTING_SIGNALS else None
+
+
+def _saved(choices: Choices) -> dict[OrderSpec, float]:
+    return {choice.spec: choice.saved for choice in choices.ranked}
 
 
 def loads_of(job: Job, prompts: TokenizedPrompts, routes: Routes, source: CapturedRoutes) -> list[list[Load]]:

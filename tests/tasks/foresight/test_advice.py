@@ -21,12 +21,15 @@ PROMOTED = "label, promoted by trial T"
 TOKEN = OrderSpec(signal="token")
 
 
-def forecast(*orders: tuple[str, float, float], held_out: dict[str, float] | None = None, today: float = 0.0) -> Any:
+def forecast(
+    *orders: tuple[str, float, float], held_out: dict[str, float] | None = None, today: float = 0.0, whole: bool = True
+) -> Any:
     """Of (name, gain, experts saved); `held_out` as choose() would give it, `today`: the gain of the order of today."""
     width = 0.02
     specs = {name: OrderSpec(method="file", seed=k) for k, (name, *_) in enumerate(orders)}
     ranked = [SimpleNamespace(spec=specs[name], saved=saved) for name, saved in (held_out or {}).items()]
     return SimpleNamespace(
+        whole=whole,
         candidates=[Candidate(name, spec, None, None, 0.1) for name, spec in specs.items()],
         predictions=[Prediction(name, gain, gain - width, gain + width, saved, 20.0) for name, gain, saved in orders],
         today=Prediction(PROMOTED, today, today, today, 0.0, 20.0),
@@ -65,15 +68,28 @@ def test_an_order_is_chosen_by_prompts_that_it_did_not_learn_from(tmp_path: Path
     assert chosen.candidate == "cluster by token"
 
 
+def remembering(observed_held_out: float, whole: bool) -> Any:
+    """A forecast whose last order knows the answers of the captured prompts."""
+    orders = (FILE, ("label", 0.2, 0.35), ("exchange by observed", 0.25, 0.44))
+    held_out = {"file": 0, "label": 0.35, "exchange by observed": observed_held_out}
+    seen = forecast(*orders, held_out=held_out, whole=whole)
+    spec = OrderSpec(method="exchange", signal="observed")
+    seen.candidates[2] = Candidate("exchange by observed", spec, None, None, 0.1)
+    seen.choices.ranked[2].spec = spec
+    return seen
+
+
 def test_an_order_that_remembers_counts_by_the_same_prompts_again(tmp_path: Path) -> None:
-    seen = forecast(
-        FILE, ("label", 0.2, 0.35), ("exchange by observed", 0.25, 0.44), held_out={"file": 0, "label": 0.35}
-    )
-    remembering = OrderSpec(method="exchange", signal="observed")
-    seen.candidates[2] = Candidate("exchange by observed", remembering, None, None, 0.1)
-    advice = advise(None, seen, RULE, make_job(tmp_path), None)
+    advice = advise(None, remembering(0.2, whole=True), RULE, make_job(tmp_path), None)
     assert advice.candidate == "exchange by observed"
     assert advice.reason.startswith("the best order for the same prompts again, exchange by observed")
+
+
+def test_an_order_that_remembers_a_sample_counts_by_the_prompts_that_it_does_not_know(tmp_path: Path) -> None:
+    assert advise(None, remembering(0.2, whole=False), RULE, make_job(tmp_path), None).candidate == "label"
+    advice = advise(None, remembering(0.4, whole=False), RULE, make_job(tmp_path), None)
+    assert advice.candidate == "exchange by observed"
+    assert advice.reason.startswith("the best order, exchange by observed")
 
 
 @pytest.mark.parametrize(

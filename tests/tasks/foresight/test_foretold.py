@@ -27,7 +27,7 @@ def job_with_plan(root: Path, **changes: Any) -> Job:
     costs = {"model": MOE.fingerprint, "args": job.engine.args}
     plan = {
         "dataset_md5": "md5",
-        "facts": {"prompts": 4},
+        "facts": {"prompts": 4, "replicas": 1},
         "sampling": job.sampling,
         "forecast": {"captured": 4, "costs": costs, "orders": orders},
         **changes,
@@ -46,12 +46,14 @@ def test_a_plan_of_something_else_foretells_nothing(tmp_path: Path) -> None:
     job = job_with_plan(tmp_path)
     other_order = job.model_copy(update={"order": job.order.model_copy(update={"window": 64})})
     other_batch = job.model_copy(update={"engine": job.engine.model_copy(update={"args": {"max_num_seqs": 4}})})
+    two_replicas = job.model_copy(update={"engine": job.engine.model_copy(update={"replicas": 2})})
     longer = job.model_copy(update={"sampling": {**job.sampling, "max_tokens": 512}})
     assert read_foretold(job, MOE, "other prompts") is None
     assert read_foretold(longer, MOE, "md5") is None
     assert read_foretold(job, replace(MOE, fingerprint="other"), "md5") is None
     assert read_foretold(other_order, MOE, "md5") is None
     assert read_foretold(other_batch, MOE, "md5") is None
+    assert read_foretold(two_replicas, MOE, "md5") is None
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"dataset_md5": "md5", "forecast": null}'])

@@ -11,12 +11,13 @@ import pytest
 
 from orderproof.tasks import promotion
 from orderproof.tasks.files import md5_of
-from orderproof.tasks.foresight import candidates
+from orderproof.tasks.foresight import candidates, planning
 from orderproof.tasks.foresight.facts import left_out
 from orderproof.tasks.foresight.planning import Foresight, foresee, loads_of
-from orderproof.tasks.foresight.prediction import Prediction
+from orderproof.tasks.foresight.prediction import Prediction, unlearned
 from orderproof.tasks.jobs import Job, OrderSpec
 from orderproof.tasks.orders import PromptView, make_order, view_of
+from orderproof.tasks.promotion import captured
 from orderproof.tasks.prompts import read_prompts, tokenize
 from orderproof.tasks.routing import RoutingError
 from orderproof.tasks.routing.routes import open_routes
@@ -182,6 +183,29 @@ def test_a_promoted_order_that_learned_from_the_sample_is_trusted_no_more_than_t
     assert upward(forecast.today) > 1e-4
 
 
+def test_a_promoted_order_is_asked_what_it_saves_itself_and_not_another_by_its_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(tmp_path, others=160)
+    calibrated(job)
+    prompts, windowed = tokenize(job, read_prompts(job.prompts_path)), WAYS[-1].model_copy(update={"window": 16})
+    learned = make_order(windowed, view_of(prompts, Served.by(job)), md5_of(job.prompts_path))
+    promotion._write(job, learned, prompts.ids, promoted=True, trial="T", mlflow_run=None)
+    told: list[float] = []
+
+    def watched(one: Prediction, saved: float) -> Prediction:
+        told.append(saved)
+        return unlearned(one, saved)
+
+    monkeypatch.setattr(planning, "unlearned", watched)
+    forecast = foresee(job).forecast
+    assert forecast is not None
+    assert forecast.choices is not None
+    saved = {choice.spec: choice.saved for choice in forecast.choices.ranked}
+    assert told == [saved[WAYS[-1]], saved[windowed]]
+    assert saved[windowed] < 0.9 * saved[WAYS[-1]]
+
+
 def test_what_of_an_engine_is_left_out_is_said(tmp_path: Path) -> None:
     args: dict[str, Any] = {"max_num_seqs": 8, "enable_prefix_caching": False}
     assert list(left_out(make_job(tmp_path / "a", captured=32, engine={"args": args}))) == []
@@ -218,6 +242,16 @@ def test_routes_of_other_prompts_are_told(tmp_path: Path) -> None:
         file.write('{"id": "late", "text": "aeio", "label": "aeiou"}\n')
     with pytest.raises(RoutingError, match="captured from other prompts"):
         foresee(job)
+
+
+def test_routes_of_other_prompts_that_a_trial_kept_are_not_put_back(tmp_path: Path) -> None:
+    job = make_job(tmp_path)
+    learned = make_order(WAYS[-1], view_of(tokenize(job, read_prompts(job.prompts_path)), Served.by(job)), "md5")
+    captured.keep(job, learned, job.reports_dir / "T")
+    (job.data_dir / "routes.parquet").unlink()
+    with job.prompts_path.open("a") as file:
+        file.write('{"id": "late", "text": "aeio", "label": "aeiou"}\n')
+    assert foresee(job).advice.answer == "capture"
 
 
 @pytest.mark.parametrize(("ignore_eos", "generated"), [(True, 40), (False, 13)])
