@@ -74,6 +74,7 @@ class VllmEngine:
         self.adapters = {name: str(folder) for name, folder in (adapters or {}).items()}
         self._info: EngineInfo | None = None
         self._child: subprocess.Popen[bytes] | None = None
+        self._closed = False
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue(4096)
 
     @property
@@ -105,7 +106,8 @@ class VllmEngine:
         self.close()
 
     def close(self) -> None:
-        """End the child and everything that it started."""
+        """End the child and everything that it started; one that is starting now ends as soon as it is there."""
+        self._closed = True
         child, self._child = self._child, None
         if child is None:
             return
@@ -171,6 +173,9 @@ class VllmEngine:
         if isinstance(child, OSError):
             raise EngineError(f"engine.command {self.spec.command[0]!r} does not start: {child.strerror}")
         self._child = child
+        if self._closed:  # by another thread, which saw no child yet
+            self.close()
+            raise EngineError("the engine is closed")
         threading.Thread(target=self._listen, args=(child,), daemon=True).start()
         self._write(json.dumps(WORKER.read_text("utf-8")))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -171,6 +172,22 @@ def test_what_fails_while_engines_load_ends_them_at_once(start: Start, replicas:
     with pytest.raises(OSError, match="no tokenizer"), start(replicas=replicas, meanwhile=broken):
         pytest.fail("an engine was handed over")
     assert not psutil.wait_procs(loading, 10)[1]
+
+
+def test_an_engine_that_is_ended_while_its_process_starts_leaves_none(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, popen, born = start(replicas=1), subprocess.Popen, list[Any]()
+
+    def ended_meanwhile(*args: Any, **how: Any) -> Any:
+        born.append(popen(*args, **how))
+        engine.close()  # by another thread: the engine has not got its process yet
+        return born[0]
+
+    monkeypatch.setattr(subprocess, "Popen", ended_meanwhile)
+    with pytest.raises(EngineError, match="closed"), engine:
+        pytest.fail("an engine was handed over")
+    assert born[0].wait(10) == -signal.SIGKILL
 
 
 def test_an_engine_is_ready_when_what_was_done_meanwhile_has_ended(start: Start) -> None:
