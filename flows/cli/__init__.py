@@ -61,7 +61,7 @@ def main() -> None:
 
 def _spare_the_garbage_collector() -> None:
     """Large imports set it off hundreds of times, and so does the process's end: seconds for nothing."""
-    gc.set_threshold(50_000)  # new objects; 700 otherwise
+    gc.set_threshold(50_000)  # new objects: far more than Python's own
     atexit.register(gc.freeze)  # what is there then goes with the process
 
 

@@ -53,7 +53,7 @@ def order(
         ),
     ] = None,
     routes: Annotated[
-        Path | None, typer.Option(help="For `fingerprint` and `predicted`: what `orderproof capture` wrote.")
+        Path | None, typer.Option(help="For `fingerprint`, `predicted`, `observed`: what `orderproof capture` wrote.")
     ] = None,
     params: Params = PARAMS,
     as_json: Json = False,

@@ -54,7 +54,7 @@ def plan(job: NameOrAll = None, params: Params = PARAMS, as_json: Json = False) 
             run = log_plan(this, dvc_revision=git_revision(this.root))
         except TrackingError as error:
             note = str(error)
-    page = [f"page with the picture: {folder / PAGE_FILE}", *([f"MLflow: {where_to_see(this, run)}"] if run else [])]
+    page = [f"page: {folder / PAGE_FILE}", *([f"MLflow: {where_to_see(this, run)}"] if run else [])]
     say(json.loads((folder / PLAN_FILE).read_bytes()), as_json, [*lines(seen), "", *page])
     if note:
         typer.echo(f"note: {note}", err=True)

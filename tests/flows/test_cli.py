@@ -387,7 +387,7 @@ def test_a_plan_says_what_to_do_and_where_it_is_kept(run: Run, tmp_path: Path) -
     assert result.code == 0
     assert result.out.startswith("it: CAPTURE\n")
     assert "orderproof capture it" in result.out.splitlines()[1]
-    assert f"page with the picture: {tmp_path / 'reports' / 'plan' / 'it' / 'plan.html'}" in result.out
+    assert f"page: {tmp_path / 'reports' / 'plan' / 'it' / 'plan.html'}" in result.out
     assert "the experiment orderproof/it, run " in result.out
 
 
