@@ -1,10 +1,10 @@
 """Predicted and measured: what orders gain over shuffled, by replay of captured routes and on the real engine.
 
 In: a job of params.yaml and the orders to compare: a method or a signal, with `/N` for windows of N prompts and `xN`
-for N clusters, and a method's signal after a hyphen; `oracle` is greedy by the real routes, `recipe` and `multilingual`
-are the published way (recipe.py). Out: a line per order with its measured gain, and beside it the predicted one where
-the job's routes were captured (`orderproof capture JOB`); with --json one object. All are measured in one interleaved
-comparison.
+for N clusters, and the signal of `cluster`, `greedy` or `exchange` after a hyphen; `oracle` is greedy by the real
+routes, `recipe` and `multilingual` are the published way (recipe.py). Out: a line per order with its measured gain, and
+beside it the predicted one where the job's routes were captured (`orderproof capture JOB`); with --json one object. All
+are measured in one interleaved comparison.
 
     python infra/bench/orders.py six-domains --blocks 5
     python infra/bench/orders.py six-domains --orders label label/64 label/128     # what windows keep
@@ -18,7 +18,7 @@ import argparse
 import json
 import re
 import tempfile
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import get_args
 
@@ -26,6 +26,7 @@ import arms
 import numpy as np
 import recipe
 
+from orderproof.tasks.foresight.candidates import GROUPING
 from orderproof.tasks.foresight.constants import read_costs
 from orderproof.tasks.foresight.planning import loads_of
 from orderproof.tasks.foresight.prediction import Prediction, predict
@@ -47,17 +48,15 @@ NAME = re.compile(r"([a-z]+)(?:-([a-z]+))?(?:x(\d+))?(?:/(\d+))?")
 def main() -> None:
     options = _arguments()
     job = arms.named(options)
-    prompts = _run_at(arms.prompts_of(job), options.batch)
-    orders: dict[str, Order | None] = {name: _order(job, prompts, name, options.batch) for name in options.orders}
-    foretold = _foretold(job, prompts, orders, options.batch)
+    at = _at(job, options.batch)
+    prompts = arms.prompts_of(at)
+    orders: dict[str, Order | None] = {name: _order(at, prompts, name) for name in options.orders}
+    foretold = _foretold(job, prompts, orders, Setting.of(at))
     measured = {}
     if not options.predict_only:
-        if options.batch:
-            args = {**job.engine.args, "max_num_seqs": options.batch}
-            job = job.model_copy(update={"engine": job.engine.model_copy(update={"args": args})})
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(options.keep or scratch).resolve()
-            found = arms.compare(job, prompts, {SHUFFLED: None, **orders}, options.blocks, folder)
+            found = arms.compare(at, prompts, {SHUFFLED: None, **orders}, options.blocks, folder)
         print(arms.table(found))
         measured = {arm.name: arm for arm in found}
     _tell(foretold, measured)
@@ -74,22 +73,26 @@ def spec_of(name: str) -> OrderSpec:
     if not found:
         raise SystemExit(f"{name!r} names no order: write such as label, label/128, token, tokenx64, greedy")
     word, signal, clusters, window = found.groups()
-    fields: dict[str, object] = {"method": word}
+    if signal and word not in GROUPING:
+        raise SystemExit(f"{name!r} names no order: a signal stands alone or after {', '.join(GROUPING)}")
+    fields: dict[str, object] = {"method": word} | ({"signal": signal} if signal else {})
     if word in get_args(SignalName):
         fields = {"method": "cluster", "signal": word}
-    elif word in ("greedy", "exchange"):
-        fields = {"method": word, "signal": signal or "predicted"}
+    elif word in ("greedy", "exchange") and not signal:
+        fields |= {"signal": "predicted"}
     fields |= {"clusters": int(clusters)} if clusters else {}
     return OrderSpec.model_validate(fields | ({"window": int(window)} if window else {}))
 
 
-def _run_at(prompts: arms.Prompts, batch: int | None) -> arms.Prompts:
-    """The prompts as an order sees them whose engine runs so many at once; None: as many as the job's."""
-    served = prompts.view.served
-    return replace(prompts, view=replace(prompts.view, served=replace(served, batch=batch or served.batch)))
+def _at(job: Job, batch: int | None) -> Job:
+    """The job whose engine runs so many sequences at once; None: as many as it does."""
+    if batch is None:
+        return job
+    args = {**job.engine.args, "max_num_seqs": batch}
+    return job.model_copy(update={"engine": job.engine.model_copy(update={"args": args})})
 
 
-def _order(job: Job, prompts: arms.Prompts, name: str, batch: int | None) -> Order:
+def _order(job: Job, prompts: arms.Prompts, name: str) -> Order:
     if name in (recipe.ENGLISH, recipe.MULTILINGUAL):
         sent = recipe.order(texts_of(prompts.view, range(len(prompts.view))), name)
         return Order(sent, name, {}, {}, prompts.dataset_md5)
@@ -99,7 +102,9 @@ def _order(job: Job, prompts: arms.Prompts, name: str, batch: int | None) -> Ord
         places = [routes.place.get(prompt_id, -1) for prompt_id in prompts.tokenized.ids]
         if -1 in places:
             raise SystemExit(f"{ORACLE} needs the routes of every prompt: orderproof capture {job.name} --prompts N")
-        sent = oracle(routes, np.array(places), batch or job.engine.max_num_seqs)
+        beside = prompts.view.served.batch
+        assert beside is not None  # of a job it is always known
+        sent = oracle(routes, np.array(places), beside)
     return Order(sent, ORACLE, {}, {}, prompts.dataset_md5)
 
 
@@ -110,7 +115,7 @@ def routes_of(job: Job, prompts: arms.Prompts) -> Routes:
 
 
 def _foretold(
-    job: Job, prompts: arms.Prompts, orders: dict[str, Order | None], batch: int | None
+    job: Job, prompts: arms.Prompts, orders: dict[str, Order | None], setting: Setting
 ) -> dict[str, Prediction]:
     """By name; empty where nothing was captured. Costs at another batch size are those of the nearest one timed."""
     known = read_costs(job, read_model(job.model_path, job.model))
@@ -121,8 +126,6 @@ def _foretold(
         source = captured_routes(routes, tokenized.ids)
         loads = loads_of(job, tokenized, routes, source)
         sent = {name: order.permutation for name, order in orders.items() if order is not None}
-        setting = Setting.of(job)
-        setting = replace(setting, batch=batch or setting.batch)
         predictions, _ = predict(sent, loads, source, setting, known.costs, known.expert_ms_error)
     return {one.name: one for one in predictions}
 

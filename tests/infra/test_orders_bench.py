@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from orderproof.tasks.jobs import OrderSpec
+from orderproof.tasks.signals.served import Served
 from tests.conftest import ROOT
 from tests.e2e.batches import make_project
 from tests.tasks.tiny_tokenizer import save_model
@@ -56,15 +57,25 @@ def test_every_order_is_compared_with_shuffled_in_every_block(
         ("greedy", {"method": "greedy", "signal": "predicted"}),
         ("exchange-observedx64", {"method": "exchange", "signal": "observed", "clusters": 64}),
         ("exchangex64", {"method": "exchange", "signal": "predicted", "clusters": 64}),
+        ("cluster-token/128", {"method": "cluster", "signal": "token", "window": 128}),
     ],
 )
 def test_an_order_has_a_short_name(name: str, fields: dict[str, Any]) -> None:
     assert bench.spec_of(name) == OrderSpec.model_validate(fields)
 
 
-def test_what_names_no_order_is_told() -> None:
-    with pytest.raises(SystemExit, match=r"'label:128' names no order"):
-        bench.spec_of("label:128")
+@pytest.mark.parametrize("name", ["label:128", "token-lexical", "label-token"])
+def test_what_names_no_order_is_told(name: str) -> None:
+    with pytest.raises(SystemExit, match=f"'{name}' names no order"):
+        bench.spec_of(name)
+
+
+def test_another_batch_is_of_the_engine_and_of_the_orders_alike(tmp_path: Path) -> None:
+    job = make_project(tmp_path / "p", 8)
+    job = job.model_copy(update={"sampling": {**job.sampling, "n": 2}})
+    at = bench._at(job, 32)
+    assert (at.engine.max_num_seqs, Served.by(at).batch) == (32, 16)
+    assert bench._at(job, None) is job
 
 
 def test_the_recipe_sorts_by_cluster_and_keeps_the_file_s_order_within_one() -> None:
