@@ -23,8 +23,11 @@ from orderproof.tasks.engines.routing import RoutingEngine
 from orderproof.tasks.jobs import Job, load_job
 from orderproof.tasks.lossy import refuse_k0
 from orderproof.tasks.lossy.comparison import compare_lossy
+from orderproof.tasks.lossy.order import order_to_compare
 from orderproof.tasks.lossy.report import ARMS, LossyReport
 from orderproof.tasks.models import ModelFacts, read_model
+from orderproof.tasks.orders import Order
+from orderproof.tasks.promotion import captured
 from orderproof.tasks.prompts import TokenizedPrompts
 from orderproof.tasks.routing.capture import refuse_adapters
 
@@ -46,15 +49,23 @@ def measure_lossy(job: str, params: str = "params.yaml", k0: int = 2, blocks: in
     refuse_adapters(this)
     inputs = recording.inputs_of(this)
     prompts = validate(this)
+    order = choose_order(this, prompts, inputs.files[this.prompts])
     with accelerator(), start_routing_engine(this) as engine:
-        report = compare(this, model, prompts, inputs.files[this.prompts], engine, k0, blocks)
+        report = compare(this, model, prompts, order, engine, k0, blocks)
     keep(this, report, inputs)
     return report
 
 
+@task(name="order", task_run_name="take or make the order", cache_policy=NO_CACHE)
+def choose_order(job: Job, prompts: TokenizedPrompts, md5: str) -> Order:
+    """The promoted order, or the candidate's; what a clone lacks to make it is put back first."""
+    captured.bring_back(job)
+    return order_to_compare(job, prompts, md5)
+
+
 @task(name="compare", task_run_name="measure the arms side by side", cache_policy=NO_CACHE)
 def compare(
-    job: Job, model: ModelFacts, prompts: TokenizedPrompts, md5: str, engine: RoutingEngine, k0: int, blocks: int
+    job: Job, model: ModelFacts, prompts: TokenizedPrompts, order: Order, engine: RoutingEngine, k0: int, blocks: int
 ) -> LossyReport:
     """Blocks of four passes."""
     with progress_bar() as bar:
@@ -63,7 +74,7 @@ def compare(
         def progress(arm: str, done: int, total: int) -> None:
             bar.update(row, completed=done, description=arm)
 
-        return compare_lossy(job, model, prompts, md5, engine, k0, blocks, progress)
+        return compare_lossy(job, model, prompts, order, engine, k0, blocks, progress)
 
 
 @task(name="keep", task_run_name="keep the evidence, record in DVC", cache_policy=NO_CACHE)

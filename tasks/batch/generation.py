@@ -30,7 +30,7 @@ from orderproof.tasks.expectations.output_suite import FINISHED
 from orderproof.tasks.expectations.prompt_suite import asked_samples, asked_tokens
 from orderproof.tasks.files import write_atomically
 from orderproof.tasks.jobs import Job
-from orderproof.tasks.lossy.acceptance import refuse_stream, require_evidence
+from orderproof.tasks.lossy.acceptance import refuse_stream, require_engine, require_evidence
 from orderproof.tasks.models import ModelFacts, read_model
 from orderproof.tasks.orders import Order
 from orderproof.tasks.prompts.rows import PromptError
@@ -39,7 +39,6 @@ from orderproof.tasks.prompts.source import PromptSource
 from orderproof.tasks.prompts.stream import PromptStream, Stream
 from orderproof.tasks.prompts.tokenization import Tokenizer
 
-NEVER_MIXED = ("versions", "device")  # of an engine, in one batch
 REFUSED, BROKEN_OFF = 400, 500  # HTTP's codes for the two ways in which a request fails
 READ_AHEAD_PROMPTS = 256  # read and tokenized at once, in the order of sending
 
@@ -116,7 +115,7 @@ def begin(
         LossyError: a lossy routing is accepted, and no evidence of this very job carries it.
     """
     model = read_model(job.model_path, job.model, job.adapters)
-    require_evidence(job, model, source.md5, order.record() if isinstance(order, Order) else None)
+    require_evidence(job, model, source.md5)
     key = {"dataset_md5": source.md5, "prompts": len(source), **_key(job, model)}
     if isinstance(order, Order):
         kept = open_checkpoint(job.data_dir / folder, key, order, restart=restart)
@@ -183,10 +182,12 @@ def generate(
         kept: gets the place of each prompt whose result was kept.
 
     Raises:
-        EngineError: the engine died, or is not of the versions that gave the earlier results.
-        CheckpointError: a result cannot be written.
+        EngineError: the engine died.
+        CheckpointError: a result cannot be written, or the earlier ones are of an engine of another kind.
+        LossyError: a lossy routing is accepted that was measured on an engine of another kind.
         PromptError: the prompts were edited meanwhile, or a stream's next line is no prompt.
     """
+    require_engine(batch.job, engine.info)
     _refuse_other_engine(batch.checkpoint, engine)
     done, flying, counting = Generated(), dict[int, _Sent](), threading.Lock()
     before = batch.checkpoint.resumed
@@ -284,8 +285,7 @@ def engine_on_record(info: EngineInfo) -> dict[str, Any]:
     """What of an engine decides outputs, as far as it says so."""
     machine, replicas = info.machine, info.settings.get("replicas", 1)
     return {
-        "versions": dict(info.versions),
-        "device": machine.get("device_type"),
+        **info.kind,
         "device_name": machine.get("device"),
         "threads": machine.get("threads"),
         **({"replicas": replicas} if replicas > 1 else {}),  # noted, but never a reason to refuse: see `_key`
@@ -308,7 +308,8 @@ def _refuse_other_engine(checkpoint: Checkpoint, engine: Engine) -> None:
             f"{path} is damaged, so it cannot be told which engine gave the results beside it. Begin anew with "
             "--restart, which moves the checkpoint aside"
         ) from None
-    then, now = ({name: one.get(name) for name in NEVER_MIXED} for one in (held, told))
+    now = engine.info.kind
+    then = {name: held.get(name) for name in now}
     if then != now:
         raise CheckpointError(
             f"{checkpoint.folder} holds results of another engine ({json.dumps(then)}, now {json.dumps(now)}), and "

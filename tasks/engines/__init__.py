@@ -78,6 +78,11 @@ class EngineInfo:
     machine: Mapping[str, Any]
     settings: Mapping[str, Any]  # max_model_len, max_num_seqs, mode, prefix_caching, …
 
+    @property
+    def kind(self) -> dict[str, Any]:
+        """What of it decides outputs so much that results of two kinds are never mixed."""
+        return {"versions": dict(self.versions), "device": self.machine.get("device_type")}
+
 
 @dataclass(frozen=True)
 class Steps:

@@ -1,7 +1,8 @@
 """A lossy routing, kept apart: measured beside the model's own, and generated with only where a person accepts it.
 
 It is Opportunistic Expert Activation (arXiv 2511.02237): it gives tokens other experts than the model's own, so it is
-another model. comparison.py measures it, report.py keeps what was measured, acceptance.py lets a batch use it.
+another model. comparison.py measures it in the order of order.py, report.py keeps what was measured, acceptance.py lets
+a batch use it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What a lossy routing would gain, and what it would cost in outputs: measured side by side, decided by nobody.
 
-In: a job, its prompts and a started `RoutingEngine`. Out: a `LossyReport`: of each arm its gain over shuffling, how
-many outputs it changes beside what reshuffling changes, and its scores. The routing is Opportunistic Expert Activation
-(arXiv 2511.02237): it gives tokens other experts than the model's own, so it is another model. Nothing here promotes.
+In: a job, its prompts, an order of them and a started `RoutingEngine`. Out: a `LossyReport`: of each arm its gain over
+shuffling, how many outputs it changes beside what reshuffling changes, and its scores. The routing is Opportunistic
+Expert Activation (arXiv 2511.02237): it gives tokens other experts than the model's own, so it is another model.
+Nothing here promotes.
 """
 
 from __future__ import annotations
@@ -25,12 +26,11 @@ from orderproof.tasks.judgement import is_vacuous
 from orderproof.tasks.lossy import LossyError, refuse_k0
 from orderproof.tasks.lossy.report import ARMS, LOSSY, SHUFFLED, SORTED, SORTED_LOSSY, ArmResult, LossyReport
 from orderproof.tasks.models import ModelFacts
-from orderproof.tasks.orders import Order, make_order, view_of
+from orderproof.tasks.orders import Order, make_order, shuffle_like
 from orderproof.tasks.outputs import PassOutputs, compare
 from orderproof.tasks.outputs.scorers import score
 from orderproof.tasks.plan import measured_prompts, restrict
 from orderproof.tasks.prompts import TokenizedPrompts
-from orderproof.tasks.signals.served import Served
 from orderproof.tasks.trial import toss
 from orderproof.tasks.verdict import Rule, estimate
 
@@ -50,7 +50,7 @@ def compare_lossy(
     job: Job,
     model: ModelFacts,
     prompts: TokenizedPrompts,
-    dataset_md5: str,
+    chosen: Order,
     engine: RoutingEngine,
     k0: int,
     blocks: int,
@@ -59,6 +59,7 @@ def compare_lossy(
     """Run every arm once in each block, in an order that a coin decides, all in one engine and eagerly.
 
     Args:
+        chosen: of the sorted arms, over all prompts: `order_to_compare`.
         k0: how many of a token's own experts it keeps for sure; fewer than the model's top_k.
         blocks: 5 to 40, as for a verdict.
 
@@ -66,13 +67,12 @@ def compare_lossy(
         LossyError: k0 that changes nothing or is none, or a request that the engine refused.
     """
     top_k = refuse_k0(model, k0)
-    chosen = make_order(job.order, view_of(prompts, Served.by(job)), dataset_md5)
     picked = measured_prompts(chosen.permutation, job.measure.prompts, job.engine.max_num_seqs)
     few, candidate = prompts.take(picked), restrict(chosen, picked)
     _run(job, few, candidate.permutation[: WARM_UP_BATCHES * job.engine.max_num_seqs], engine, None, "warm-up")
     passes: list[_Pass] = []
     for block in range(1, blocks + 1):
-        shuffled = make_order(OrderSpec(method="shuffled", seed=job.measure.seed + block), few, dataset_md5)
+        shuffled = make_order(OrderSpec(method="shuffled", seed=job.measure.seed + block), few, chosen.dataset_md5)
         for arm in toss(job.measure.seed, block, 0, ARMS):
             order = candidate if arm in (SORTED, SORTED_LOSSY) else shuffled
             lossy = k0 if arm in (LOSSY, SORTED_LOSSY) else None
@@ -83,9 +83,11 @@ def compare_lossy(
         k0=k0,
         top_k=top_k,
         order=chosen.record(),
-        dataset_md5=dataset_md5,
+        dataset_md5=chosen.dataset_md5,
         scorer=job.measure.scorer,
         asked=asked_of(job, model),
+        engine=engine.info.kind,
+        file_like_shuffle=shuffle_like(np.arange(len(prompts)), prompts)[0],
         prompts=len(few),
         blocks=blocks,
         toy=model.toy,

@@ -56,7 +56,7 @@ def test_a_lossy_routing_is_accepted_generated_pushed_and_reproduced(job: Job) -
 
     told = orderproof(job, "lossy", "it", "--k0", str(K0))
     assert (told["lossy"], told["promotes"], told["k0"]) == (True, False, K0)
-    assert "accept_lossy: {k0: 2}" in (job.reports_dir / "lossy" / "lossy.md").read_text().strip().splitlines()[-1]
+    assert "accept_lossy: {k0: 2}" in (job.reports_dir / "lossy" / f"k0-{K0}.md").read_text().strip().splitlines()[-1]
     assert clean(job, "measure@it"), "the evidence is recorded beside the trials"
     assert orderproof(job, "generate", "it")["lossy_k0"] is None, "measured is not accepted"
     own = pq.read_table(job.data_dir / OUTPUTS_FILE)["token_ids"]
@@ -82,6 +82,7 @@ def test_a_lossy_routing_is_accepted_generated_pushed_and_reproduced(job: Job) -
     assert held.key["lossy"] == {"k0": K0}
 
     shell(job, *COMMAND, "demote", "it")
+    assert clean(job, "measure@it"), "the demotion is recorded"
     edited(job, accept_lossy=None)
     assert orderproof(job, "generate", "it")["lossy_k0"] is None
     assert pq.read_table(job.data_dir / OUTPUTS_FILE)["token_ids"] == own

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from orderproof.flows.measure import start_engine
+from orderproof.tasks import promotion
 from orderproof.tasks.baseline.recording import report as report_reproduction
-from orderproof.tasks.batch.checkpoint import CheckpointError
+from orderproof.tasks.batch.checkpoint import FOLDER, CheckpointError, progress_of
 from orderproof.tasks.batch.delivery import OUTPUTS_FILE
 from orderproof.tasks.batch.provenance import read_provenance
 from orderproof.tasks.batch.recording import report
@@ -25,8 +27,10 @@ from orderproof.tasks.files import md5_of
 from orderproof.tasks.jobs import Job, load_job
 from orderproof.tasks.lossy import LossyError
 from orderproof.tasks.lossy.comparison import compare_lossy
+from orderproof.tasks.lossy.order import order_to_compare
 from orderproof.tasks.lossy.report import LOSSY, SORTED_LOSSY, evidence_path, read_report, write_page
 from orderproof.tasks.models import read_model
+from orderproof.tasks.orders import Order
 from orderproof.tasks.promotion import demote
 from orderproof.tasks.prompts import read_prompts, tokenize
 from orderproof.tasks.prompts.stream import Stream
@@ -38,7 +42,7 @@ from tests.standin.vllm.v1.engine.llm_engine import DRIFTS_FROM, generated
 from tests.tasks.test_batch_runs import sent_runs
 from tests.tasks.tiny_tokenizer import save_model
 
-PROMPTS, K0 = 96, 2
+PROMPTS, K0 = 320, 2
 MOE = {"num_experts": 16, "num_experts_per_tok": 4, "num_hidden_layers": 1}
 
 
@@ -52,28 +56,33 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def lossless_project(root: Path) -> Job:
-    """A project whose lossy routing keeps every score: what a reference asks comes before what changes."""
+    """A project whose lossy routing keeps every score: what a reference asks comes before what changes. Its file is
+    shuffled."""
     job = make_project(root, PROMPTS, step_ms=1)
     save_model(job.model_path)
     config = json.loads((job.model_path / "config.json").read_text())
     (job.model_path / "config.json").write_text(json.dumps(config | MOE))
+    rows = job.prompts_path.read_text().splitlines(keepends=True)
+    job.prompts_path.write_text("".join(rows[k] for k in np.random.default_rng(0).permutation(PROMPTS)))
     _give_references(job, DRIFTS_FROM)
     return edited(job, order={"method": "label"}, measure={"scorer": "contains"})
 
 
 def _give_references(job: Job, tokens: int) -> None:
-    """What each prompt generates, up to so many tokens."""
+    """What every second prompt generates, up to so many tokens, and what the others never do."""
     ids = tokenize(job, read_prompts(job.prompts_path))
     rows = [json.loads(line) for line in job.prompts_path.read_text().splitlines()]
     for k, row in enumerate(rows):
-        row["reference"] = " ".join(map(str, generated(ids.token_ids(k), 8, 64)[:tokens]))
+        right = " ".join(map(str, generated(ids.token_ids(k), 8, 64)[:tokens]))
+        row["reference"] = "nothing of it" if k % 2 else right
     job.prompts_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _comparison(job: Job) -> Any:
     model, prompts = read_model(job.model_path, job.model), tokenize(job, read_prompts(job.prompts_path))
     with RoutingEngine(job.engine, job.model_path, job.sampling, job.root / "engine.log") as engine:
-        return compare_lossy(job, model, prompts, md5_of(job.prompts_path), engine, K0, blocks=5)
+        order = order_to_compare(job, prompts, md5_of(job.prompts_path))
+        return compare_lossy(job, model, prompts, order, engine, K0, blocks=5)
 
 
 def edited(job: Job, **changes: Any) -> Job:
@@ -118,10 +127,19 @@ def refused(job: Job, match: str) -> None:
 
 
 def evidence(job: Job, change: Callable[[dict[str, Any]], None]) -> None:
-    """Edit lossy.json."""
-    kept = json.loads(evidence_path(job).read_text())
+    """Edit the file."""
+    kept = json.loads(evidence_path(job, K0).read_text())
     change(kept)
-    evidence_path(job).write_text(json.dumps(kept))
+    evidence_path(job, K0).write_text(json.dumps(kept))
+
+
+def spoil_sorted(kept: dict[str, Any]) -> None:
+    (arm,) = [arm for arm in kept["arms"] if arm["arm"] == SORTED_LOSSY]
+    arm["outputs"]["scores"]["low"] = -0.5
+
+
+def ids_of(job: Job) -> list[str]:
+    return [json.loads(line)["id"] for line in job.prompts_path.read_text().splitlines()]
 
 
 # -- accepted ----------------------------------------------------------------------------------------------------------
@@ -178,13 +196,9 @@ def test_a_reproduction_has_the_same_routing_or_says_that_it_changed(job: Job) -
 
 
 def test_where_no_order_is_promoted_the_shuffled_arm_carries_it(job: Job) -> None:
-    def spoil(kept: dict[str, Any]) -> None:
-        (arm,) = [arm for arm in kept["arms"] if arm["arm"] == SORTED_LOSSY]
-        arm["outputs"]["scores"]["passed"] = False
-
-    evidence(job, spoil)
-    refused(job, "not carried by its scores. In the arm 'sorted, lossy'")
-    demote(job, [f"p{k}" for k in range(PROMPTS)])
+    evidence(job, spoil_sorted)
+    refused(job, "not carried by its evidence. The arm 'sorted, lossy': .*NOT inside")
+    demote(job, ids_of(job))
     _, _, run = recorded_batch(job)
     assert (run.order.method, run.lossy_k0) == ("file", K0)
 
@@ -199,20 +213,20 @@ def test_a_trial_never_has_another_routing(job: Job) -> None:
 
 
 def test_an_acceptance_without_evidence_is_refused_with_the_command(job: Job) -> None:
-    evidence_path(job).unlink()
-    refused(job, r"has no evidence: .*lossy.json is not there.*`orderproof lossy it --k0 2` measures it")
+    evidence_path(job, K0).unlink()
+    refused(job, r"has no evidence: .*lossy/k0-2.json is not there.*`orderproof lossy it --k0 2` measures it")
 
 
 @pytest.mark.parametrize("content", ["{", '{"schema": 1, "lossy": true, "k0": 2}'])
 def test_evidence_that_cannot_be_read_or_names_nothing_is_refused(job: Job, content: str) -> None:
-    evidence_path(job).write_text(content)
+    evidence_path(job, K0).write_text(content)
     refused(job, "not readable as a lossy comparison.*`orderproof lossy it --k0 2` measures it")
 
 
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"accept_lossy": {"k0": 3}}, "k0: 2 → 3.*`orderproof lossy it --k0 3`"),
+        ({"accept_lossy": {"k0": 3}}, "k0-3.json is not there.*`orderproof lossy it --k0 3`"),
         ({"sampling": {"max_tokens": 7}}, "sampling.max_tokens: 8 → 7"),
         ({"measure": {"scorer": "exact"}}, 'scorer: "contains" → "exact"'),
         ({"measure": {}}, 'scorer: "contains" → absent'),
@@ -237,6 +251,8 @@ def test_evidence_of_another_model_is_refused(job: Job) -> None:
 def test_evidence_of_other_prompts_is_refused(job: Job) -> None:
     with open(job.prompts_path, "a") as sink:
         sink.write(json.dumps({"id": "late", "text": "one more", "label": "domain 1"}) + "\n")
+    refused(job, "the promoted order is of another version of data/it/prompts.jsonl.*`orderproof measure it`")
+    demote(job, ids_of(job))
     refused(job, "dataset_md5: ")
 
 
@@ -246,7 +262,7 @@ def test_evidence_of_another_order_is_refused_where_one_is_promoted(job: Job) ->
 
     evidence(job, resort)
     refused(job, 'order.method: "length" → "label"')
-    demote(job, [f"p{k}" for k in range(PROMPTS)])
+    demote(job, ids_of(job))
     assert recorded_batch(job)[2].lossy_k0 == K0, "a shuffled arm has no order of its own"
 
 
@@ -256,7 +272,7 @@ def test_unscored_evidence_is_refused_with_what_to_give(job: Job) -> None:
             arm["outputs"]["scores"] = None
 
     evidence(job, unscore)
-    refused(job, "without scores.*`reference`.*measure.scorer.*`orderproof lossy it --k0 2`")
+    refused(job, "not scored.*`reference`.*measure.scorer.*`orderproof lossy it --k0 2`")
 
 
 def test_scores_that_were_lost_are_refused_with_their_figures(compared: Path, tmp_path: Path) -> None:
@@ -266,11 +282,69 @@ def test_scores_that_were_lost_are_refused_with_their_figures(compared: Path, tm
     _give_references(job, 8)
     promote_label_order(job)
     write_page(job, _comparison(job))
-    kept = read_report(job)
+    kept = read_report(job, K0)
     assert kept is not None
     assert not kept.passed(SORTED_LOSSY)
     assert not kept.passed(LOSSY)
-    refused(edited(job, accept_lossy={"k0": K0}), r"not carried by its scores.*score -1.000 .*NOT inside its margin")
+    refused(edited(job, accept_lossy={"k0": K0}), r"not carried by its evidence.*score -0.500 .*NOT inside its margin")
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "why"),
+    [("prompts", 299, "fewer than 300"), ("control", 0.0, "all score 0"), ("control", 1.0, "all score 1")],
+)
+def test_scores_that_can_show_no_loss_are_refused(job: Job, figure: str, value: float, why: str) -> None:
+    def blunt(kept: dict[str, Any]) -> None:
+        for arm in kept["arms"]:
+            arm["outputs"]["scores"][figure] = value
+
+    evidence(job, blunt)
+    refused(job, why)
+
+
+def test_a_file_that_is_no_shuffle_needs_a_promoted_order(job: Job) -> None:
+    evidence(job, lambda kept: kept.update(file_like_shuffle=False))
+    assert recorded_batch(job)[2].order.method == "label"
+    demote(job, ids_of(job))
+    refused(job, "the file's own order is not like a shuffle.*`orderproof measure it`")
+
+
+def test_a_promoted_order_of_the_files_method_is_not_taken_for_the_shuffled_arm(job: Job) -> None:
+    order = Order(np.arange(PROMPTS), "file", {}, {}, md5_of(job.prompts_path))
+    promotion._write(job, order, ids_of(job), promoted=True, trial="20261129T144640Z-3f9a", mlflow_run=None)
+    refused(job, 'order.method: "label" → "file"')
+    evidence(job, lambda kept: kept.update(order=order.record().model_dump()))
+    evidence(job, spoil_sorted)
+    refused(job, "The arm 'sorted, lossy'")
+
+
+def test_a_comparison_is_of_the_promoted_order_whatever_params_yaml_asks_since(job: Job) -> None:
+    asked_since, md5 = edited(job, order={"method": "length"}), md5_of(job.prompts_path)
+    prompts = tokenize(job, read_prompts(job.prompts_path))
+    kept = read_report(job, K0)
+    assert kept is not None
+    assert order_to_compare(asked_since, prompts, md5).record() == kept.order, "what `generate` asks for"
+    with pytest.raises(LossyError, match="of another version"):
+        order_to_compare(asked_since, prompts, "another")
+    demote(job, ids_of(job))
+    assert order_to_compare(asked_since, prompts, md5).method == "length"
+
+
+def test_an_engine_of_other_versions_is_refused_before_anything_is_sent(job: Job) -> None:
+    evidence(job, lambda kept: kept["engine"]["versions"].update(vllm="0.1"))
+    with pytest.raises(LossyError, match=r'LOSSY.*versions.vllm: "0.1" → '):
+        run_batch(job)
+    assert progress_of(job.data_dir / FOLDER) == (0, PROMPTS)
+
+
+def test_another_k0_leaves_the_evidence_of_the_accepted_one(job: Job) -> None:
+    kept = read_report(job, K0)
+    assert kept is not None
+    page = write_page(job, kept.model_copy(update={"k0": 3}))
+    assert page == job.reports_dir / "lossy" / "k0-3.md"
+    assert read_report(job, K0) == kept
+    shutil.copy(evidence_path(job, 3), evidence_path(job, K0))
+    refused(job, "k0-2.json is a lossy comparison of k0 = 3")
 
 
 def test_replicas_are_refused(job: Job) -> None:

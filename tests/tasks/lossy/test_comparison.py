@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from orderproof.tasks.engines import Completion, Failure, Output, Request
+from orderproof.tasks.engines import Completion, EngineInfo, Failure, Output, Request
 from orderproof.tasks.jobs import EngineSpec, Job, MeasureSpec, OrderSpec
 from orderproof.tasks.lossy import LossyError, refuse_k0
 from orderproof.tasks.lossy.comparison import compare_lossy
+from orderproof.tasks.lossy.order import order_to_compare
 from orderproof.tasks.lossy.report import LOSSY, SORTED, SORTED_LOSSY, LossyReport, lines, read_report, write_page
 from orderproof.tasks.models import ModelFacts
+from orderproof.tasks.orders import make_order
 from orderproof.tasks.prompts import read_prompts, tokenize
-from tests.tasks.fake_engine import MOE, mixed, prompts_of
+from tests.tasks.fake_engine import MOE, grouped, mixed, prompts_of
 from tests.tasks.foresight.foreseen import make_job
 
-PROMPTS, BATCH = 48, 8
+PROMPTS, BATCH = 300, 8
+GROUPED = np.arange(PROMPTS)  # places in a file that is sorted by domain
+SHUFFLED_FILE = np.random.default_rng(0).permutation(GROUPED)
+DEALT_OUT = GROUPED.reshape(3, -1).T.ravel()
+KINDS = SHUFFLED_FILE * 3 // PROMPTS  # of its prompts
 RATE = {SORTED: 1.2, LOSSY: 1.1, SORTED_LOSSY: 1.3}
 
 
@@ -30,6 +37,8 @@ class ToldEngine:
 
     `moved`: the text of those.
     """
+
+    info = EngineInfo(1.0, {"vllm": "0"}, {"device_type": "none"}, {})
 
     def __init__(self, refuse: int = -1, moved: str = "wrong") -> None:
         self.k0: int | None = None
@@ -55,7 +64,7 @@ class ToldEngine:
             moved = self.k0 is not None and number % 4 == 0
             text = self.moved if moved else "right"
             sink(Output(number, (Completion([number, int(moved)], text, "length"),), 0, 0.0, 0.0))
-        grouped = sum(np.diff(np.array(sent) % 3) == 0) > PROMPTS / 2
+        grouped = sum(np.diff(KINDS[sent]) == 0) > PROMPTS / 2
         arm = {(True, False): SORTED, (False, True): LOSSY, (True, True): SORTED_LOSSY}
         rate = RATE.get(arm.get((bool(grouped), self.k0 is not None), ""), 1.0)
         noise = 1 + 0.004 * (len(self.passes) % 3)
@@ -80,10 +89,18 @@ def job(tmp_path: Path) -> Job:
     )
 
 
-def compared(job: Job, engine: Any, k0: int = 2, blocks: int = 5) -> LossyReport:
-    prompts = prompts_of(["maths", "code", "law"] * (PROMPTS // 3))
-    prompts.references[:] = ["right"] * PROMPTS
-    return compare_lossy(job, MOE, prompts, "md5", engine, k0, blocks)
+def compared(
+    job: Job,
+    engine: Any,
+    k0: int = 2,
+    blocks: int = 5,
+    file: NDArray[np.int64] = SHUFFLED_FILE,
+    right: Sequence[str] = ("right", "-"),
+) -> LossyReport:
+    """`right`: the references of successive prompts, over and over."""
+    prompts = prompts_of(grouped(PROMPTS)).take(file)
+    prompts.references[:] = [right[k % len(right)] for k in range(len(file))]
+    return compare_lossy(job, MOE, prompts, make_order(job.order, prompts, "md5"), engine, k0, blocks)
 
 
 def test_every_block_holds_every_arm_once_and_the_coin_orders_them(job: Job) -> None:
@@ -125,8 +142,8 @@ def test_the_page_says_lossy_first_and_promotes_nothing(job: Job, tmp_path: Path
     kept = json.loads(page.with_suffix(".json").read_text())
     assert (kept["lossy"], kept["promotes"], kept["k0"]) == (True, False, 2)
     assert not job.data_dir.exists()
-    assert page.parent == job.reports_dir / "lossy"
-    assert read_report(job) == report
+    assert page == job.reports_dir / "lossy" / "k0-2.md"
+    assert read_report(job, 2) == report
 
 
 def test_the_page_ends_with_how_to_accept_it_only_where_scores_carry_it(job: Job) -> None:
@@ -134,6 +151,7 @@ def test_the_page_ends_with_how_to_accept_it_only_where_scores_carry_it(job: Job
     assert not any("accept_lossy" in line for line in lines(worse))
     assert "accept_lossy: {k0: 2}` under jobs.it in params.yaml" in lines(as_good)[-1]
     assert "where no order is promoted and where this label order is promoted" in lines(as_good)[-1]
+    assert not any("Not carried" in line for line in lines(as_good))
     unscored = compared(job.model_copy(update={"measure": MeasureSpec()}), ToldEngine(moved="right"))
     assert not any("accept_lossy" in line for line in lines(unscored))
 
@@ -141,14 +159,56 @@ def test_the_page_ends_with_how_to_accept_it_only_where_scores_carry_it(job: Job
 def test_without_references_the_page_says_that_nothing_was_scored(job: Job) -> None:
     prompts = prompts_of(mixed(PROMPTS))
     engine: Any = ToldEngine()
-    report = compare_lossy(job, MOE, prompts, "md5", engine, 2, 5)
+    report = compare_lossy(job, MOE, prompts, make_order(job.order, prompts, "md5"), engine, 2, 5)
     assert "not scored" in "\n".join(lines(report))
+    assert "nobody knows what it costs: give the prompts a `reference`" in lines(report)[-1]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "right", "why"),
+    [
+        (PROMPTS - 1, ("right", "-"), "fewer than 300 scored prompts"),
+        (PROMPTS, ("right",), "all score 1, and references that every output or none matches"),
+        (PROMPTS, ("-",), "all score 0, and references that every output or none matches"),
+    ],
+)
+def test_scores_that_can_show_no_loss_carry_nothing_and_the_page_says_why(
+    job: Job, prompts: int, right: tuple[str, ...], why: str
+) -> None:
+    report = compared(job, ToldEngine(moved="right"), file=SHUFFLED_FILE[:prompts], right=right)
+    scores = report.scores_of(LOSSY)
+    assert scores is not None
+    assert scores.passed, "of itself the bound is inside"
+    assert not report.passed(LOSSY)
+    assert not report.passed(SORTED_LOSSY)
+    assert why in lines(report)[-1]
+    assert not any("accept_lossy" in line for line in lines(report))
+
+
+def test_a_margin_is_held_against_the_figures_and_not_against_a_word(job: Job) -> None:
+    report = compared(job, ToldEngine())
+    kept = report.model_dump()
+    for arm in kept["arms"]:
+        arm["outputs"]["scores"]["passed"] = True
+    assert not LossyReport.model_validate(kept).passed(LOSSY)
+
+
+@pytest.mark.parametrize("file", [GROUPED, DEALT_OUT], ids=["grouped", "dealt out"])
+def test_the_shuffled_arm_does_not_stand_for_a_file_that_is_no_shuffle(job: Job, file: NDArray[np.int64]) -> None:
+    report = compared(job, ToldEngine(moved="right"), file=file)
+    assert not report.file_like_shuffle
+    assert not report.passed(LOSSY)
+    assert report.passed(SORTED_LOSSY)
+    *_, why, accept = lines(report)
+    assert why.startswith("Not carried where no order is promoted: the file's own order is not like a shuffle")
+    assert "Scores carry it where this label order is promoted" in accept
 
 
 def test_an_order_may_need_the_served_model(tmp_path: Path) -> None:
     job = make_job(tmp_path, captured=40, order={"method": "cluster", "signal": "token", "clusters": 2})
     engine: Any = ToldEngine()
-    report = compare_lossy(job, MOE, tokenize(job, read_prompts(job.prompts_path)), "md5", engine, 2, 5)
+    prompts = tokenize(job, read_prompts(job.prompts_path))
+    report = compare_lossy(job, MOE, prompts, order_to_compare(job, prompts, "md5"), engine, 2, 5)
     assert (report.order.method, report.prompts) == ("cluster", 40)
 
 

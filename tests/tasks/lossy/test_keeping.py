@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from orderproof.tasks import promotion, recording
-from orderproof.tasks.jobs import Job
+from orderproof.tasks.jobs import Job, OrderSpec
 from orderproof.tasks.lossy.comparison import compare_lossy
 from orderproof.tasks.lossy.report import LossyReport, evidence_path
 from orderproof.tasks.orders import make_order
 from orderproof.tasks.promotion.dvc import InputsChanged
-from tests.tasks.fake_engine import MOE, prompts_of
+from tests.tasks.fake_engine import MOE, mixed, prompts_of
 from tests.tasks.lossy.test_comparison import ToldEngine
 
 SIX = "measure@six-domains"
@@ -21,7 +21,8 @@ SIX = "measure@six-domains"
 
 def compared(job: Job) -> LossyReport:
     engine: Any = ToldEngine()
-    return compare_lossy(job, MOE, prompts_of(["maths", "code", "law"] * 16), "md5", engine, 2, 5)
+    prompts = prompts_of(mixed(48))
+    return compare_lossy(job, MOE, prompts, make_order(OrderSpec(method="label"), prompts, "md5"), engine, 2, 5)
 
 
 @pytest.fixture
@@ -69,5 +70,5 @@ def test_a_comparison_whose_inputs_changed_meanwhile_is_not_kept(
     project.edit(path, old, new)
     with pytest.raises(InputsChanged):
         recording.keep_lossy(accepted, report, inputs)
-    assert not evidence_path(accepted).exists()
+    assert not evidence_path(accepted, 2).exists()
     assert project.lock() == lock
