@@ -246,12 +246,14 @@ def test_routes_of_other_prompts_are_told(tmp_path: Path) -> None:
 
 def test_routes_of_other_prompts_that_a_trial_kept_are_not_put_back(tmp_path: Path) -> None:
     job = make_job(tmp_path)
+    calibrated(job)
     learned = make_order(WAYS[-1], view_of(tokenize(job, read_prompts(job.prompts_path)), Served.by(job)), "md5")
     captured.keep(job, learned, job.reports_dir / "T")
     (job.data_dir / "routes.parquet").unlink()
     with job.prompts_path.open("a") as file:
         file.write('{"id": "late", "text": "aeio", "label": "aeiou"}\n')
-    assert foresee(job).advice.answer == "capture"
+    advice = foresee(job).advice
+    assert (advice.answer, "nothing foretells one" in advice.reason) == ("capture", True)
 
 
 @pytest.mark.parametrize(("ignore_eos", "generated"), [(True, 40), (False, 13)])
