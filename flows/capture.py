@@ -94,7 +94,7 @@ def learn(job: Job, sample: Sample, captured: Captured) -> None:
     try:
         record = prediction.learn(view_of(sample.prompts), captured.path, Served.by(job))
     except SignalError as error:
-        run_logger().warning("the signals `predicted`, `fingerprint` and `observed` cannot be taken for this job: %s", error)
+        run_logger().warning("the signals that rest on routes cannot be taken for this job: %s", error)
     else:
         run_logger().info(
             "experts are foretold from words with a held-out R² of %.2f in decode and %.2f in prefill",
