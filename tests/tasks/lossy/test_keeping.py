@@ -63,12 +63,11 @@ def test_a_demotion_is_recorded_right_after_accepting(accepted: Job, project: An
         ("params.yaml", "looks: [5, 10]", "looks: [5, 9]"),
     ],
 )
-def test_a_comparison_whose_inputs_changed_meanwhile_is_not_kept(
-    accepted: Job, project: Any, path: str, old: str, new: str
-) -> None:
-    inputs, report, lock = recording.inputs_of(accepted), compared(accepted), project.lock()
+def test_a_comparison_whose_inputs_changed_meanwhile_is_not_kept(project: Any, path: str, old: str, new: str) -> None:
+    job = project.job()
+    inputs, report, lock = recording.inputs_of(job), compared(job), project.lock()
     project.edit(path, old, new)
     with pytest.raises(InputsChanged):
-        recording.keep_lossy(accepted, report, inputs)
-    assert not evidence_path(accepted, 2).exists()
+        recording.keep_lossy(job, report, inputs)
+    assert not evidence_path(job, 2).exists()
     assert project.lock() == lock
