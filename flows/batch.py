@@ -98,7 +98,10 @@ def run_batch(
 
 
 def begin(job: Job, restart: bool) -> tuple[Batch, str]:
-    """Of a job's own prompts: all are checked and their order is known or begun before anything is spent."""
+    """Of a job's own prompts: all are checked and their order is known or begun before anything is spent.
+
+    Only the tokenizer waits until an engine loads: it takes seconds, and the model's own is hardly ever broken alone.
+    """
     source, tokenizer = validate(job), Tokenizer(job)
     order, why = choose_order(job, source, tokenizer)
     return generation.begin(job, source, order, tokenizer, restart=restart), why
