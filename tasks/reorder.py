@@ -185,10 +185,10 @@ def _distinct(name: str, rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def _view_of_window(name: str, rows: Sequence[Row], served: Served) -> PromptView:
-    def text(i: int) -> str:
-        return text_of(rows[i].record, view.where(i))
+    def text(i: int) -> str:  # knows the rows and not the view, so that a window's memory is free when it has gone
+        return text_of(rows[i].record, f"{name}, line {rows[i].number} (id {rows[i].id!r})")
 
-    view = PromptView(
+    return PromptView(
         [row.id for row in rows],
         [row.label for row in rows],
         text,
@@ -196,7 +196,6 @@ def _view_of_window(name: str, rows: Sequence[Row], served: Served) -> PromptVie
         source=name,
         served=served,
     )
-    return view
 
 
 @contextlib.contextmanager
