@@ -30,16 +30,14 @@ MIXES = {
 }
 ORDERS = {
     "label": "true labels",
-    "recipe": "published recipe, English embedding",
+    "recipe": "published recipe, English",
     "multilingual": "published recipe, multilingual",
-    "embedding": "embedding, clusters in a chain",
+    "embedding": "embedding",
     "lexical": "lexical",
     "token": "token",
-    "tokenx64": "token, 64 clusters",
     "predictedx64": "predicted, 64 clusters",
-    "greedy": "greedy by predicted",
-    "exchange-observedx64": "observed, exchanged: the same prompts again",
-    "exchangex64": "predicted, 64 clusters, exchanged",
+    "exchangex64": "… exchanged",
+    "exchange-observedx64": "observed, exchanged",
     "oracle": "greedy oracle",
 }
 ENGINE = {
