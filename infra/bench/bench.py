@@ -6,8 +6,8 @@ growing numbers of prompts. A table on standard output, and under --folder a pic
 projects, whose captured routes serve the next run.
 
 The published recipe is a sentence embedding, 16 clusters, and the prompts sorted by cluster; recipe.py says with which
-embeddings, as its own is not to be had without a hub.
-The oracle adds the prompt that brings the fewest new experts, by the routes that were really taken: a yardstick.
+embeddings, as its own is not to be had without a hub. The oracle adds the prompt that brings the fewest new experts, by
+the routes that were really taken: a yardstick. `observed` knows these routes too: it is for the same prompts again.
 
     python infra/bench/bench.py                                    # about an hour on 2 cores
     python infra/bench/bench.py --blocks 0 --prompts               # by replay alone, once routes are captured
