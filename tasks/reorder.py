@@ -23,7 +23,7 @@ from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.files import atomic_file
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.orders import Order, PromptView, Windows, make_order
-from orderproof.tasks.orders.view import text_of
+from orderproof.tasks.orders.view import on_line, text_of
 from orderproof.tasks.prompts.arriving import BYTE_ORDER_MARK, STANDARD_STREAM
 from orderproof.tasks.prompts.ids import SeenKeys, id_key
 from orderproof.tasks.prompts.row_files import (
@@ -102,10 +102,9 @@ def restore_file(outputs: str | Path, like: str | Path, destination: str | Path)
 
 def _view(rows: Rows, served: Served) -> PromptView:
     def text(i: int) -> str:
-        return text_of(rows.record(i), view.where(i))
+        return text_of(rows.record(i), on_line(rows.name, rows.numbers[i], rows.ids[i]))
 
-    view = PromptView(rows.ids, rows.labels, text, rows.numbers, source=rows.name, served=served)
-    return view
+    return PromptView(rows.ids, rows.labels, text, rows.numbers, source=rows.name, served=served)
 
 
 def _places(wanted: Rows, given: Rows) -> list[int]:
@@ -186,7 +185,7 @@ def _distinct(name: str, rows: Iterable[Row]) -> Iterator[Row]:
 
 def _view_of_window(name: str, rows: Sequence[Row], served: Served) -> PromptView:
     def text(i: int) -> str:  # knows the rows and not the view, so that a window's memory is free when it has gone
-        return text_of(rows[i].record, f"{name}, line {rows[i].number} (id {rows[i].id!r})")
+        return text_of(rows[i].record, on_line(name, rows[i].number, rows[i].id))
 
     return PromptView(
         [row.id for row in rows],

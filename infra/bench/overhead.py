@@ -24,13 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from bench import ENGINE, SAMPLING
 
 FEW = 100
 LOOK_EVERY_S = 0.05
-ENGINE = {
-    "args": {"max_num_seqs": 16, "max_model_len": 512, "dtype": "bfloat16", "enable_prefix_caching": False},
-    "env": {"VLLM_CPU_KVCACHE_SPACE": "1"},
-}
 STAGE = {
     "cmd": "orderproof generate ${key}",
     "deps": ["${item.prompts}", "${item.model}"],
@@ -64,7 +61,7 @@ def main() -> None:
 
 def make_project(root: Path, model: Path, tokens: int) -> Path:
     """A job `it` whose prompts are still to come, in git and DVC."""
-    sampling = {"temperature": 0, "max_tokens": tokens, "ignore_eos": True}
+    sampling = {**SAMPLING, "max_tokens": tokens}
     job = {"prompts": "prompts.jsonl", "model": str(model), "engine": ENGINE, "sampling": sampling}
     stages = {"stages": {"generate": {"foreach": "${jobs}", "do": STAGE}}}
     (root / "params.yaml").write_text(json.dumps({"defaults": {}, "jobs": {"it": job}}))  # JSON is YAML
@@ -132,7 +129,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=Path("data/models/demo-moe"))
     parser.add_argument("--prompts", type=int, default=10_000)
-    parser.add_argument("--tokens", type=int, default=48, help="that every prompt generates")
+    parser.add_argument("--tokens", type=int, default=SAMPLING["max_tokens"], help="that every prompt generates")
     return parser.parse_args()
 
 

@@ -84,8 +84,14 @@ class PromptView:
 
     def where(self, i: int) -> str:
         """Prompt i in words, for a message."""
-        place = f"{self.source}[{self.first + i}]" if self.lines is None else f"{self.source}, line {self.lines[i]}"
-        return f"{place} (id {self.ids[i]!r})"
+        if self.lines is None:
+            return f"{self.source}[{self.first + i}] (id {self.ids[i]!r})"
+        return on_line(self.source, int(self.lines[i]), self.ids[i])
+
+
+def on_line(source: str, line: int, prompt_id: str) -> str:
+    """A prompt of a file in words, for a message."""
+    return f"{source}, line {line} (id {prompt_id!r})"
 
 
 def view_of(prompts: PromptView | AnyPrompts, served: Served = UNKNOWN) -> PromptView:
