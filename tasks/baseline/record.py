@@ -21,7 +21,6 @@ from orderproof.tasks.batch.provenance import Provenance
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.files import write_atomically
 from orderproof.tasks.jobs import Job
-from orderproof.tasks.lossy import routing_named
 
 SCHEMA = "orderproof/baseline/1"
 NEWEST_FILE = "baseline.json"
@@ -59,8 +58,7 @@ class Reproduction(GenerationRecord):
     def sentence(self) -> str:
         """The reproduction on one line."""
         seen = self.outputs
-        lossy = "" if self.lossy_k0 is None else f"{routing_named(self.lossy_k0)}: "
-        said = f"{lossy}{self.job}: {seen.identical} of {seen.compared} outputs identical"
+        said = f"{self.lossy_first}{self.job}: {seen.identical} of {seen.compared} outputs identical"
         if seen.diverged:
             said += f", {seen.diverged} diverge (median at token {seen.first_divergence['median']:g})"
         if seen.altered:

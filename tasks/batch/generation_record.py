@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from orderproof.tasks.batch.generation import Batch, Generated
 from orderproof.tasks.engines import EngineInfo
 from orderproof.tasks.evidence import OrderRecord
+from orderproof.tasks.lossy import routing_named
 
 
 class GenerationRecord(BaseModel):
@@ -42,6 +43,11 @@ class GenerationRecord(BaseModel):
     prefect_run: str | None = None
     mlflow_run: str | None = None  # null: not sent yet
     notes: tuple[str, ...] = ()
+
+    @property
+    def lossy_first(self) -> str:
+        """What a sentence about it begins with: nothing where the model's own routing was kept."""
+        return "" if self.lossy_k0 is None else f"{routing_named(self.lossy_k0)}: "
 
     def noting(self, *notes: str) -> Self:
         return self.model_copy(update={"notes": (*self.notes, *notes)})

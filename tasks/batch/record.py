@@ -20,7 +20,6 @@ from orderproof.tasks.engines import EngineInfo
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.files import md5_of, write_atomically
 from orderproof.tasks.jobs import Job
-from orderproof.tasks.lossy import routing_named
 
 SCHEMA = "orderproof/batch/1"
 
@@ -57,8 +56,7 @@ class BatchRun(GenerationRecord):
 
     def sentence(self) -> str:
         """The run on one line."""
-        lossy = "" if self.lossy_k0 is None else f"{routing_named(self.lossy_k0)}: "
-        said = f"{lossy}{self.job}: {self.prompts} outputs in the file's order"
+        said = f"{self.lossy_first}{self.job}: {self.prompts} outputs in the file's order"
         if self.resumed:
             said += f", {self.resumed} of them kept from before"
         if self.failed:
