@@ -22,7 +22,7 @@ from prefect.logging import get_run_logger
 
 from orderproof.flows.accelerator import accelerator
 from orderproof.flows.batch_reporting import BatchReporter, announce_batch
-from orderproof.flows.measure import start_engine
+from orderproof.flows.engine import start_engine
 from orderproof.flows.reporting import flow_run_id
 from orderproof.flows.server import end_server_with_this_process
 from orderproof.tasks import recording

@@ -15,7 +15,8 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
 from orderproof.flows.accelerator import accelerator
-from orderproof.flows.measure import start_engine, validate
+from orderproof.flows.engine import start_engine
+from orderproof.flows.measure import validate
 from orderproof.flows.reporting import progress_bar, run_logger
 from orderproof.flows.server import end_server_with_this_process
 from orderproof.tasks.engines import Engine

@@ -8,20 +8,20 @@ its dataset, and what MLflow, DVC and Prefect hold of them. Works with and witho
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
 from orderproof.flows.accelerator import accelerator
-from orderproof.flows.reporting import Reporter, announce, flow_run_id, foretell
+from orderproof.flows.engine import start_engine
+from orderproof.flows.measure_reporting import Reporter, announce, foretell
+from orderproof.flows.reporting import flow_run_id
 from orderproof.flows.server import end_server_with_this_process
 from orderproof.tasks import expectations, recording, trial
 from orderproof.tasks import plan as plans
 from orderproof.tasks.earlier import answered
 from orderproof.tasks.engines import Engine
-from orderproof.tasks.engines.replicas import engine_of
 from orderproof.tasks.evidence import Trial, read_history
 from orderproof.tasks.foresight.foretold import read_foretold
 from orderproof.tasks.jobs import Job, load_job
@@ -87,17 +87,6 @@ def make_plan(job: Job, prompts: TokenizedPrompts, placebo: bool) -> Plan:
     return plans.make_plan(
         job, model, prompts, md5, current, history, placebo=placebo, placebos=placebos, foretold=foretold
     )
-
-
-def start_engine(job: Job, k0: int | None = None, meanwhile: Callable[[], None] | None = None) -> Engine:
-    """vLLM in a child process for each replica; its memory is free again when the context ends.
-
-    Args:
-        k0: of a lossy routing that a person accepted, which no measurement of orders asks for.
-        meanwhile: called while the engine loads; what it raises ends the engine at once.
-    """
-    log = job.root / ".orderproof" / "logs" / f"{job.name}.log"
-    return engine_of(job.engine, job.model_path, job.sampling, log, job.adapters, k0, meanwhile)
 
 
 @task(name="warm-up", task_run_name="register and warm up", cache_policy=NO_CACHE)

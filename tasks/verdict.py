@@ -18,10 +18,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
-from scipy import special
 
 from orderproof.tasks.looks import Looks
 from orderproof.tasks.outputs import TOLERANCE, OutputChange, ScoreChange
+from orderproof.tasks.quantiles import noncentrality, t_quantile
 
 EXIT_CODES = {"promote": 0, "keep": 10, "inconclusive": 11, "refused": 12, "invalid": 13}
 
@@ -99,17 +99,13 @@ def estimate(log_ratios: NDArray[np.float64], rule: Rule) -> Estimate:
     sd = ordered.std(axis=-1, ddof=1)
     t = t_critical(n, rule.alpha, rule.looks)
     error = sd / math.sqrt(n)
-    upper95 = mean + _t_quantile(CONFIDENCE, n) * error
+    upper95 = mean + t_quantile(CONFIDENCE, n - 1) * error
     return Estimate(n, t, mean, sd, mean - t * error, mean + t * error, upper95)
 
 
 def t_critical(n: int, alpha: float, looks: Sequence[int]) -> float:
     """One-sided Student's t for n blocks (n − 1 degrees of freedom), alpha split evenly over the looks (Bonferroni)."""
-    return _t_quantile(1 - alpha / len(looks), n)
-
-
-def _t_quantile(probability: float, n: int) -> float:
-    return float(special.stdtrit(n - 1, probability))
+    return t_quantile(1 - alpha / len(looks), n - 1)
 
 
 def sign_flip_p(log_ratios: Sequence[float]) -> float:
@@ -148,7 +144,7 @@ def _subset_sums(values: NDArray[Any]) -> NDArray[Any]:
 def detectable_gain(sd: float, rule: Rule, power: float = POWER) -> float:
     """Smallest true gain that the last look's t test promotes with this power (noncentral t); sd of a log ratio."""
     n = rule.looks[-1]
-    shift = float(special.nctdtrinc(n - 1, 1 - power, t_critical(n, rule.alpha, rule.looks)))
+    shift = noncentrality(power, n - 1, t_critical(n, rule.alpha, rule.looks))
     return _gain(math.log1p(rule.margin) + shift * sd / math.sqrt(n))
 
 

@@ -10,9 +10,9 @@ from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
-from scipy import special
 
 from orderproof.tasks.outputs.disagreement import Float64, Int64, clustered_se, mean
+from orderproof.tasks.quantiles import t_quantile
 
 CONFIDENCE = 0.95  # of the two-sided interval that a difference must leave to have moved
 
@@ -47,7 +47,7 @@ def compare_scores(scorer: str, then: Float64, now: Float64, runs: Int64) -> Sco
     change = now - then
     errors = [found for found in (clustered_se(change, np.arange(len(change))), clustered_se(change, runs)) if found]
     se, degrees = max(errors, default=(None, 0))
-    half_width = None if se is None else float(special.stdtrit(degrees, (1 + CONFIDENCE) / 2)) * se
+    half_width = None if se is None else t_quantile((1 + CONFIDENCE) / 2, degrees) * se
     difference = mean(change)
     return ScoresCompared(
         scorer=scorer,

@@ -15,7 +15,8 @@ from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
+
+from orderproof.tasks.quantiles import normal_quantile, t_quantile
 
 CONFIDENCE = 0.95  # of a one-sided bound
 POWER = 0.8
@@ -113,7 +114,7 @@ class Spread:
     @property
     def half_width(self) -> float:
         """From the mean to a one-sided 95 % bound."""
-        return float(special.stdtrit(self.degrees, CONFIDENCE)) * self.se
+        return t_quantile(CONFIDENCE, self.degrees) * self.se
 
     @property
     def half_width_of_a_rate(self) -> float:
@@ -129,7 +130,7 @@ class Spread:
         rate, base = tolerance, self.se**2 - _binomial_variance(seen, self.prompts)
         for _ in range(100):  # each step gains a digit or so
             se = math.sqrt(max(self.se**2, base + _binomial_variance(rate, self.prompts)))
-            rate = min(1.0, tolerance + self._half_width_of_a_rate(se) + float(special.ndtri(POWER)) * se)
+            rate = min(1.0, tolerance + self._half_width_of_a_rate(se) + normal_quantile(POWER) * se)
         return rate
 
     def _half_width_of_a_rate(self, se: float) -> float:
@@ -139,7 +140,7 @@ class Spread:
         time in twenty: fewer than 299 prompts cannot exclude one point.
         """
         unseen = -math.expm1(math.log(1 - CONFIDENCE) / self.prompts)
-        return max(float(special.stdtrit(self.degrees, CONFIDENCE)) * se, unseen)
+        return max(t_quantile(CONFIDENCE, self.degrees) * se, unseen)
 
 
 def _binomial_variance(rate: float, prompts: int) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orderproof.flows.measure import start_engine
+from orderproof.flows.engine import start_engine
 from orderproof.tasks.batch.delivery import BATCH_FILE
 from orderproof.tasks.jobs import EngineSpec, Job
 from orderproof.tasks.prompts.openai_body import CHAT

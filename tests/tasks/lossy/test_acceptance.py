@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from orderproof.flows.measure import start_engine
+from orderproof.flows.engine import start_engine
 from orderproof.tasks import promotion
 from orderproof.tasks.baseline.recording import report as report_reproduction
 from orderproof.tasks.batch.checkpoint import FOLDER, CheckpointError, progress_of
