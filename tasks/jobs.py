@@ -12,13 +12,14 @@ measurement, and `generate` how a batch behaves: changing them measures and gene
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -26,6 +27,7 @@ from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.looks import Looks
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_NO_ARGUMENT = re.compile("[\0\ud800-\udfff]")  # what no process can be given: NUL and halves of surrogate pairs
 SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 # Folders beside the jobs' own, and the key that lies under every job.
 RESERVED_NAMES = frozenset(
@@ -55,11 +57,34 @@ class JobError(OrderproofError):
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def _can_be_handed_on(word: str) -> str:
+    if _NO_ARGUMENT.search(word):
+        raise ValueError("No process can be given a NUL character or half of a surrogate pair")
+    return word
+
+
+def _can_be_a_variable(name: str) -> str:
+    if not name or "=" in name:
+        raise ValueError("The name of a variable is not empty and has no `=`")
+    return _can_be_handed_on(name)
+
+
+def _can_be_recorded(settings: dict[str, Any]) -> dict[str, Any]:
+    for name, value in settings.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            raise ValueError(f"{name} holds what JSON cannot, such as NaN, a date, or an alias of itself") from None
+    return settings
 
 
 # A number is text to a process: `VARIABLE: 1`, `--port 8000`.
-_Word = Annotated[str, Field(strict=False)]
+_Word = Annotated[str, Field(strict=False), AfterValidator(_can_be_handed_on)]
+_Variable = Annotated[str, AfterValidator(_can_be_a_variable)]
+_Verbatim = Annotated[dict[str, Any], AfterValidator(_can_be_recorded)]  # names and values of another tool
 
 
 class EngineSpec(_Strict):
@@ -69,10 +94,10 @@ class EngineSpec(_Strict):
 
     # argv prefix that ends in a Python interpreter; empty: this Python
     command: Annotated[tuple[_Word, ...], Field(strict=False)] = ()
-    env: dict[str, _Word] = {}
+    env: dict[_Variable, _Word] = {}
     batch_invariant: bool = False  # vLLM's mode in which an output does not depend on what shares its batch
     in_process: bool = True  # VLLM_ENABLE_V1_MULTIPROCESSING=0: deterministic scheduling, true step times
-    args: dict[str, Any] = {}  # vLLM's EngineArgs, verbatim
+    args: _Verbatim = {}  # vLLM's EngineArgs, verbatim
     lora_modules: dict[str, str] = {}  # name that a prompt asks for → folder of the adapter
     start_timeout_s: Annotated[float, Field(gt=0)] = 900.0
     replicas: Annotated[int, Field(ge=1)] = 1  # engines that share the order, each with devices of its own
@@ -178,9 +203,9 @@ class Job(_Strict):
     prompts: str
     model: str
     tokenizer: str | None = None  # folder of the tokenizer; None: the model's
-    chat_template_args: dict[str, Any] = {}
+    chat_template_args: _Verbatim = {}
     engine: EngineSpec = EngineSpec()
-    sampling: dict[str, Any] = {}  # vLLM's SamplingParams, verbatim
+    sampling: _Verbatim = {}  # vLLM's SamplingParams, verbatim
     order: OrderSpec = OrderSpec()
     measure: MeasureSpec = MeasureSpec()
     outputs: Literal["proven", "not_worse"] = "not_worse"
@@ -258,6 +283,8 @@ def _read_yaml(params: Path) -> Mapping[str, Any]:
         raise JobError(f"{params} cannot be read: {error.strerror}") from None
     except (YAMLError, UnicodeDecodeError) as error:
         raise JobError(f"{params} is not readable as YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise JobError(f"{params} is not readable as YAML: it is nested too deeply. Write it flatter") from None
     if not isinstance(document, Mapping):
         raise JobError(f"{params}: expected the keys `defaults`, `jobs` and `reporting`")
     return document

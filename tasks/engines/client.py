@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import numpy as np
 
@@ -164,14 +164,15 @@ class VllmEngine:
         """Routes: engines/routing.py takes them; nobody else asks for any."""
 
     def _start(self) -> None:
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        started: queue.Queue[subprocess.Popen[bytes] | OSError] = queue.Queue()
+        log = self._open_log()
+        started: queue.Queue[subprocess.Popen[bytes] | OSError | ValueError] = queue.Queue()
         # The kernel's "parent died" signal follows the thread that started the child, so that thread must live as long
         # as the child does: the caller's may be a pool's.
-        threading.Thread(target=self._keep, args=(started,), daemon=True).start()
+        threading.Thread(target=self._keep, args=(started, log), daemon=True).start()
         child = started.get()
-        if isinstance(child, OSError):
-            raise EngineError(f"engine.command {self.spec.command[0]!r} does not start: {child.strerror}")
+        if isinstance(child, OSError | ValueError):
+            why = getattr(child, "strerror", None) or child
+            raise EngineError(f"engine.command {self._command[0]!r} does not start: {why}")
         self._child = child
         if self._closed:  # by another thread, which saw no child yet
             self.close()
@@ -179,16 +180,27 @@ class VllmEngine:
         threading.Thread(target=self._listen, args=(child,), daemon=True).start()
         self._write(json.dumps(WORKER.read_text("utf-8")))
 
-    def _keep(self, started: queue.Queue[subprocess.Popen[bytes] | OSError]) -> None:
-        command = [*(self.spec.command or (sys.executable,)), "-u", "-c", BOOTSTRAP]
+    @property
+    def _command(self) -> tuple[str, ...]:
+        return self.spec.command or (sys.executable,)
+
+    def _open_log(self) -> IO[bytes]:
+        try:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            return open(self.log, "ab")
+        except OSError as error:
+            raise EngineError(f"{self.log} cannot be written: {error.strerror}. The engine's log goes there") from None
+
+    def _keep(self, started: queue.Queue[subprocess.Popen[bytes] | OSError | ValueError], log: IO[bytes]) -> None:
+        command = [*self._command, "-u", "-c", BOOTSTRAP]
         environment = {**os.environ, **self._environment()}
         pipe = subprocess.PIPE
         try:
-            with open(self.log, "ab") as log:
+            with log:
                 child = subprocess.Popen(
                     command, stdin=pipe, stdout=pipe, stderr=log, env=environment, start_new_session=True
                 )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a NUL in a word or in the environment
             started.put(error)
             return
         started.put(child)
@@ -213,9 +225,9 @@ class VllmEngine:
         assert child.stdout is not None
         try:
             for line in child.stdout:
-                try:
-                    self._events.put(json.loads(line))
-                except ValueError:
+                if event := _event(line):
+                    self._events.put(event)
+                else:
                     with contextlib.suppress(OSError), open(self.log, "ab") as log:
                         log.write(line)
         finally:
@@ -289,6 +301,15 @@ def _last_words(log: Path) -> str:
         if lines:
             return f"; it last said: {lines[-1][:300]}"
     return ""
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """What the worker says; None for a line of somebody else's, which may be JSON too."""
+    with contextlib.suppress(ValueError, RecursionError):
+        said = json.loads(line)
+        if isinstance(said, dict) and "event" in said:
+            return said
+    return None
 
 
 def _output(event: Mapping[str, Any]) -> Output:

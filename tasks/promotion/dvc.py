@@ -242,7 +242,7 @@ def _read_yaml(path: Path) -> Any:
         return YAML(typ="safe", pure=True).load(path)
     except FileNotFoundError:
         return None
-    except (YAMLError, UnicodeDecodeError) as error:
+    except (YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise DvcError(f"{path} is not readable as YAML: {' '.join(str(error).split())}") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from pathlib import Path
 from typing import Any
@@ -443,6 +444,45 @@ def test_what_the_file_itself_tells_is_no_key_of_a_job(tmp_path: Path, key: str)
 # -- files that are no configuration -----------------------------------------------------------------------------------
 
 
+def test_a_number_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    for key in ("margin", "worthwhile"):
+        told = refusal_of(tmp_path, measure={key: float("inf")})
+        assert f"jobs.it.measure.{key}: Input should be a finite number" in told
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), datetime.date(2026, 1, 1), {"of": [b"bytes"]}])
+def test_what_cannot_be_handed_on_to_vllm_is_refused_by_its_name(tmp_path: Path, value: Any) -> None:
+    assert "jobs.it.sampling: temperature holds what JSON cannot" in refusal_of(
+        tmp_path, sampling={"temperature": value}
+    )
+    args = {"max_num_seqs": 1, "seed": value}
+    assert "jobs.it.engine.args: seed holds what JSON cannot" in refusal_of(tmp_path, engine={"args": args})
+
+
+def test_an_alias_of_itself_is_refused(tmp_path: Path) -> None:
+    job = "{prompts: p, model: m, engine: {args: {max_num_seqs: 1}}, sampling: {x: &x [*x]}}"
+    assert "x holds what JSON cannot" in refusal(tmp_path, f"{{defaults: {{}}, jobs: {{it: {job}}}}}")
+
+
+def test_token_numbers_are_taken_as_yaml_reads_them(tmp_path: Path) -> None:
+    assert one(tmp_path, sampling={"logit_bias": {123: -1.5}}).sampling == {"logit_bias": {123: -1.5}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"env": {"A": "a\0b"}}, "jobs.it.engine.env.A: No process can be given a NUL character"),
+        ({"env": {"A": "\ud800"}}, "jobs.it.engine.env.A: No process can be given"),
+        ({"env": {"A=B": "1"}}, "The name of a variable is not empty and has no `=`"),
+        ({"env": {"": "1"}}, "The name of a variable is not empty and has no `=`"),
+        ({"command": ["a\0b"]}, "jobs.it.engine.command.0: No process can be given a NUL character"),
+    ],
+)
+def test_what_no_process_can_be_given_is_refused(tmp_path: Path, changes: dict, message: str) -> None:
+    document = {"defaults": {}, "jobs": {"it": {**JOB, **engine(**changes)}}}
+    assert message in refusal(tmp_path, json.dumps(document))  # JSON is YAML
+
+
 def test_a_missing_file_is_told_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(
         JobError, match=r"params\.yaml does not exist: run from the project's folder, or name one with --params"
@@ -462,6 +502,10 @@ def test_what_is_no_yaml_mapping_is_one_line(tmp_path: Path, text: str) -> None:
     told = refusal(tmp_path, text)
     assert "params.yaml" in told
     assert len(told.splitlines()) == 1
+
+
+def test_a_file_that_is_nested_without_end_is_told(tmp_path: Path) -> None:
+    assert "nested too deeply" in refusal(tmp_path, f"jobs: {'[' * 3000}{']' * 3000}")
 
 
 def test_bytes_that_are_no_utf8_are_told(tmp_path: Path) -> None:
