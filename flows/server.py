@@ -1,11 +1,13 @@
-"""Prefect's temporary server must not outlive the process that it was started for.
+"""Prefect's temporary server must not outlive the process that it was started for, nor end before it.
 
 In: nothing. Out: a watcher that ends the server when this process dies, however it dies. Prefect ends its server
 itself when a run ends; after a SIGKILL nobody would, and the server would hold its memory and its pipes for ever.
+Ctrl-C reaches every process of a terminal: without its server an interrupted run would ask for it for minutes.
 """
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -19,6 +21,30 @@ if not pathlib.Path("/proc/self").exists() or command.exists() and b"prefect.ser
 """
 
 _watchers: list[subprocess.Popen[bytes]] = []  # held: a collected Popen closes its pipe, which would end the server
+
+
+def spare_server_the_terminal_s_interrupt() -> None:
+    """If a temporary server is started, SIGINT will be blocked in it; Prefect and the watcher end it with SIGTERM.
+
+    Prefect starts it in this process group and has no setting for that; a signal mask goes on to the child.
+    """
+    from prefect.settings import get_current_settings
+
+    if get_current_settings().api.url:
+        return
+    from prefect.server.api.server import SubprocessASGIServer
+
+    server = SubprocessASGIServer()  # the one that Prefect will start
+    start = server._run_uvicorn_command
+
+    def started() -> subprocess.Popen[bytes]:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    server._run_uvicorn_command = started  # type: ignore[method-assign]
 
 
 def end_server_with_this_process() -> None:

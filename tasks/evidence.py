@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.files import append_line, atomic_file, write_atomically
@@ -165,6 +165,12 @@ class Trial:
         except FileNotFoundError as error:
             raise EvidenceError(
                 f"{folder}: {Path(error.filename).name} is missing, so this is not a whole trial"
+            ) from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise EvidenceError(
+                f"{folder}: not readable as a trial: {error.title}: {place + ': ' if place else ''}{first['msg']}"
             ) from None
         except ValueError as error:
             raise EvidenceError(f"{folder}: not readable as a trial: {error}") from None

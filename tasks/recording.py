@@ -215,6 +215,9 @@ def record_outputs(job: Job, stage: str, inputs: Inputs, made: Mapping[str, str]
 
 
 def git_revision(root: Path) -> str | None:
-    """The commit that the project stands on; None outside of git."""
-    asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
+    """The commit that the project stands on; None outside of git, or where it is not installed."""
+    try:
+        asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
     return asked.stdout.strip() or None if asked.returncode == 0 else None

@@ -18,13 +18,20 @@ from __future__ import annotations
 import atexit
 import gc
 import logging
+import signal
 import sys
+from types import FrameType
 
 import typer
 
 from orderproof.flows.cli import generate, measure, order, plan, status
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.jobs import JobError
+
+INTERRUPTED = 130  # exit code: 128 + SIGINT
+KEPT = "interrupted; what was finished is kept: blocks in the trial's folder, results in the batch's checkpoint"
+
+interrupts: list[int] = []  # signals that came
 
 app = typer.Typer(
     name="orderproof",
@@ -43,6 +50,8 @@ def main() -> None:
     """Run the command. A mistake that the user can mend is one message, never a traceback."""
     logging.captureWarnings(True)
     _spare_the_garbage_collector()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's `&` ignores it
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         app()
     except JobError as error:
@@ -50,13 +59,23 @@ def main() -> None:
     except OrderproofError as error:
         _fail(str(error), 1)
     except KeyboardInterrupt:
-        _fail(
-            "interrupted; what was finished is kept: blocks in the trial's folder, results in the batch's checkpoint",
-            130,
-        )
+        _fail(KEPT, INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe went away: nothing to say, and nobody to say it to
         raise SystemExit(1) from None
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:  # typer says nothing of it
+            _fail(KEPT, INTERRUPTED)
+        raise
+    except Exception:
+        if interrupts:  # a library that was just imported made another error of it
+            _fail(KEPT, INTERRUPTED)
+        raise
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    interrupts.append(number)
+    signal.default_int_handler(number, frame)
 
 
 def _spare_the_garbage_collector() -> None:

@@ -22,6 +22,7 @@ NameOrAll = Annotated[str | None, typer.Argument(metavar="[JOB]", help="A name u
 Params = Annotated[Path, typer.Option("--params", help="The project's params.yaml.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, for machines.")]
 PARAMS = Path("params.yaml")
+NO_SUCH_SERVER = ("Failed to reach API", "Found incompatible versions")  # as a flow begins, Prefect's RuntimeError says
 
 
 def examples(*lines: str) -> str:
@@ -50,8 +51,18 @@ def prefect_around(kept: str) -> Iterator[None]:
         Path(home).mkdir(parents=True, exist_ok=True)  # Prefect opens a database there, and fails for minutes without
     import httpx
 
+    from orderproof.flows.server import spare_server_the_terminal_s_interrupt
+
+    spare_server_the_terminal_s_interrupt()
     try:
         yield
+    except RuntimeError as error:
+        if not str(error).startswith(NO_SUCH_SERVER):
+            raise
+        raise OrderproofError(
+            f"Prefect says: {str(error).rstrip('.')}. Nothing was begun. Start a server of this version there "
+            "(`prefect server start`), or unset PREFECT_API_URL: flows run without one"
+        ) from None
     except httpx.HTTPError as error:
         raise OrderproofError(
             f"the Prefect server is gone ({error}), so it does not know how this run ended. {kept}"

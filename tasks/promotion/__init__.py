@@ -137,6 +137,8 @@ def read_promotion(job: Job) -> Promotion | None:
             f"{record} is not the record of an order ({place}: {first['msg']}): restore it with `dvc checkout`, or "
             "delete it to go back to the file's order"
         ) from None
+    except OSError as error:
+        raise PromotionError(f"{record} cannot be read: {error.strerror}. Restore it with `dvc checkout`") from None
     if promotion.order_md5 != md5_of(table):
         _warn_torn(job, f"{ORDER_FILE} is not the one that {RECORD_FILE} tells of")
         return None

@@ -96,6 +96,24 @@ def test_a_killed_run_goes_on_and_its_outputs_are_in_dvc_and_mlflow(job: Job) ->
     assert (status["checkpoint"], status["last_run"]["run"], status["last_run"]["sent"]) == (None, told["run"], True)
 
 
+def test_ctrl_c_reaches_the_run_and_not_its_server_which_hears_how_the_run_ended(job: Job) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` ignores it, and so would children
+    try:
+        first = start(job)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    children = psutil.Process(first.pid).children(recursive=True)
+    os.killpg(first.pid, signal.SIGINT)  # as a terminal does
+    code = first.wait()
+    said = (job.root / "first.log").read_text()
+    assert code == 130, said
+    assert said.count("orderproof: interrupted") == 1
+    assert "Traceback" not in said
+    assert "Flow run 'generate it' - Finished in state Crashed" in said
+    assert not psutil.wait_procs(children, 10)[1], "an interrupted run left a process behind"
+    assert (job.data_dir / FOLDER / RESULTS_FILE).stat().st_size
+
+
 def test_a_wrong_use_is_told_in_a_line_before_anything_starts(job: Job) -> None:
     done = shell(job, *COMMAND, "generate", "its", check=False)
     assert (done.returncode, done.stdout) == (2, "")

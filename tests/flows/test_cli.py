@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +24,7 @@ from orderproof.flows import cli
 from orderproof.tasks.evidence import Trial, write_verdict
 from orderproof.tasks.judgement import judge
 from orderproof.tasks.prompts.stream import LINGER_S
+from tests.e2e.batches import make_project
 from tests.tasks.foresight.foreseen import calibrated, make_job
 from tests.tasks.signals.test_embedding_table import save
 from tests.tasks.tiny_tokenizer import save_model
@@ -520,3 +523,38 @@ def test_a_reader_that_goes_away_is_no_traceback(prompts: Path) -> None:
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
     assert done.stdout.count("\n") == 1
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/api", "nonsense"])
+def test_a_prefect_server_that_is_not_there_is_one_message_before_anything_begins(tmp_path: Path, url: str) -> None:
+    job = make_project(tmp_path / "p", 3)
+    command = [sys.executable, "-m", "orderproof.flows.cli", "generate", job.name]
+    env = {**os.environ, "PREFECT_API_URL": url, "PREFECT_HOME": str(tmp_path / "prefect")}
+    done = subprocess.run(command, cwd=job.root, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert f"orderproof: Prefect says: Failed to reach API at {url}" in done.stderr
+    assert "unset PREFECT_API_URL" in done.stderr
+    assert [path.name for path in job.data_dir.iterdir()] == ["prompts.jsonl"]
+
+
+@pytest.mark.parametrize("becomes", [KeyboardInterrupt, ImportError, SystemExit(130)])
+def test_an_interrupt_is_one_message_whatever_a_library_makes_of_it(
+    becomes: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise becomes from None
+
+    monkeypatch.setattr(cli, "app", interrupted)
+    monkeypatch.setattr(cli, "interrupts", [])
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.value.code == 130
+    assert capsys.readouterr().err.startswith("orderproof: interrupted")

@@ -28,6 +28,25 @@ def test_a_plan_that_was_edited_after_its_passes_is_no_evidence(tmp_path: Path) 
     assert read_trials(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("manifest.json", b"", "Manifest: Invalid JSON"),
+        ("manifest.json", b"{}", "Manifest: trial: Field required"),
+        ("passes.jsonl", b"{}\n", "Pass: pass_id: Field required"),
+        ("passes.jsonl", b"\xff\n", "not readable as a trial: 'utf-8'"),
+    ],
+)
+def test_a_file_that_cannot_be_understood_is_told_in_one_line(
+    tmp_path: Path, file: str, content: bytes, message: str
+) -> None:
+    make_trial(tmp_path / "trial")
+    (tmp_path / "trial" / file).write_bytes(content)
+    with pytest.raises(EvidenceError, match=message) as refused:
+        Trial.read(tmp_path / "trial")
+    assert "\n" not in str(refused.value)
+
+
 def test_a_discarded_attempt_is_kept_and_does_not_count(tmp_path: Path) -> None:
     trial = make_trial(tmp_path / "trial", repeated_block=2)
     assert [block.number for block in trial.blocks()] == [1, 2, 3, 4, 5]

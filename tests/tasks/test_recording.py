@@ -308,3 +308,8 @@ def test_a_promotion_for_other_engine_settings_is_told(project: Project) -> None
     project.record(project.trial(engine=engine, **here))
     outcome = project.record(project.trial(SECOND, gain=-0.05, **here))
     assert "it was promoted for other engine settings than the present ones" in outcome.notes
+
+
+def test_without_git_evidence_names_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert recording.git_revision(tmp_path) is None

@@ -369,6 +369,14 @@ def test_a_record_that_cannot_be_understood_is_an_error_that_says_what_to_do(
         read_promotion(job)
 
 
+def test_a_record_that_cannot_be_read_is_an_error_too(job: Job) -> None:
+    keep_current(job, md5_of(job.prompts_path), IDS)
+    (job.data_dir / "order.json").unlink()
+    (job.data_dir / "order.json").mkdir()
+    with pytest.raises(PromotionError, match=r"order\.json cannot be read: Is a directory"):
+        read_promotion(job)
+
+
 def test_a_record_goes_to_json_and_back_without_loss(job: Job) -> None:
     order = clustered(job)
     made = promote(job, measured(job, order), PROMOTE, order, IDS)
