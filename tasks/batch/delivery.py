@@ -8,6 +8,7 @@ Knows nothing of engines, trackers or DVC.
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,10 +18,11 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from orderproof.tasks.batch.checkpoint import Checkpoint, Result
+from orderproof.tasks.batch.checkpoint import Checkpoint
 from orderproof.tasks.batch.generation import Batch, failures
 from orderproof.tasks.batch.openai_outputs import BatchLines
 from orderproof.tasks.batch.provenance import provenance_of
+from orderproof.tasks.batch.result import Result
 from orderproof.tasks.engines import Completion
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.expectations import validate_outputs
@@ -124,13 +126,14 @@ def write_outputs(batch: Batch, path: Path, folder: Path, lines: Path | None = N
 
 def _refuse_intolerable(batch: Batch, failed: int, told: tuple[tuple[str, str], ...]) -> None:
     tolerated, total = batch.job.generate.tolerated_failures, len(batch.source)
-    if failed <= tolerated * total:
+    if failed / total <= tolerated:  # 29 of 100 are 0.29, but more than 0.29 * 100 as computers reckon
         return
+    enough = math.ceil(failed / total * 10_000) / 10_000
     named = "; ".join(f"{id!r}: {reason}" for id, reason in told)
     raise DeliveryError(
         f"{failed} of {total} prompts have no output as asked ({named}{' …' if failed > len(told) else ''}), and "
         f"`tolerated_failures` under `generate` in params.yaml is {tolerated:g}. The others are kept in "
-        f"{batch.checkpoint.folder}: mend what these need and run the job again, or tolerate {failed / total:.4g}"
+        f"{batch.checkpoint.folder}: mend what these need and run the job again, or tolerate {enough:g}"
     )
 
 

@@ -38,8 +38,11 @@ def ids(job: Job) -> list[str]:
     return [row["id"] for row in outputs(job)]
 
 
+SENT_BEFORE = 64  # more than an engine holds, so that it has work when something happens
+
+
 class Interrupted:
-    """The stand-in, with something that happens after so many answers."""
+    """The stand-in, with something that happens after so many answers, and before it was sent many more."""
 
     def __init__(self, job: Job, after: int, happens: Callable[[VllmEngine], None]) -> None:
         self.engine, self.after, self.happens, self.answers = standin(job), after, happens, 0
@@ -65,13 +68,25 @@ class Interrupted:
         sink: Callable[[Output | Failure], None],
         watch: Callable[[Steps], None] | None = None,
     ) -> Figures:
+        happened = threading.Event()
+
         def through(answer: Output | Failure) -> None:
             sink(answer)
             self.answers += 1
             if self.answers == self.after:
-                self.happens(self.engine)
+                try:
+                    self.happens(self.engine)
+                finally:
+                    happened.set()
 
-        return self.engine.run(requests, sampling, through, watch)
+        def held_back() -> Iterator[Request]:
+            for sent, request in enumerate(requests):
+                if sent == self.after + SENT_BEFORE:
+                    happened.wait()
+                yield request
+
+        of_one = isinstance(self.engine, VllmEngine)  # replicas are never sent more than they have room for
+        return self.engine.run(held_back() if of_one else requests, sampling, through, watch)
 
 
 def run_and(job: Job, happens: Callable[[VllmEngine], None], after: int = 100, **how: Any) -> Any:
@@ -318,3 +333,13 @@ def test_more_failures_than_are_tolerated_end_the_job_after_its_work_and_keep_it
     generated, _ = run_batch(tolerant)
     assert generated.results == 1, "only what failed is sent again"
     assert len(outputs(job)) == 50
+
+
+@pytest.mark.parametrize(("prompts", "failing", "told"), [(3, 1, "0.3334"), (100, 29, "0.29")])
+def test_the_share_that_a_refusal_names_is_enough(tmp_path: Path, prompts: int, failing: int, told: str) -> None:
+    job = make_project(tmp_path / "p", 1)
+    write_prompts(job, ["x" * (200 if k < failing else 5) for k in range(prompts)])
+    with pytest.raises(DeliveryError, match=f"{failing} of {prompts} prompts .*or tolerate {told}$"):
+        run_batch(job)
+    generate = job.generate.model_copy(update={"tolerated_failures": float(told)})
+    assert run_batch(job.model_copy(update={"generate": generate}))[1].failed == failing
