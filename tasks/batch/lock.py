@@ -38,42 +38,48 @@ def only_run(
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / lock_file, "a+")  # noqa: SIM115  (held to the end of the block)
+        lock = open(folder / lock_file, "ab+", buffering=0)  # noqa: SIM115  (held to the end of the block)
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be written: {error.strerror}. Nothing was sent") from None
     with lock:
-        if not _taken(lock):
-            lock.seek(0)
-            holder = lock.read().strip() or "another process"
+        if not _taken(lock, folder):
+            holder = _holder(lock)
             if not wait:
                 raise CheckpointError(
                     f"{holder} generates into {folder} already, so this run does not begin. Wait for it to end, or let "
                     "runs wait by themselves with `when_running: wait` under `generate` in params.yaml"
-                ) from None
+                )
             if waiting:
                 waiting(holder)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        lock.flush()
+        with contextlib.suppress(OSError):  # on a full disk whoever asks is told of another process
+            lock.truncate(0)
+            lock.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         yield
 
 
 def holder_of(folder: Path) -> str | None:
     """Who generates into data/<job> now, as it says itself; None: nobody. Changes nothing there."""
     try:
-        lock = open(folder / LOCK_FILE)  # noqa: SIM115  (closed below)
+        lock = open(folder / LOCK_FILE, "rb", buffering=0)  # noqa: SIM115  (closed below)
     except OSError:
         return None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return lock.read().strip() or "another process"
+            return _holder(lock)
+        except OSError:  # a file system without locks
+            return None
         return None
 
 
-def _taken(lock: IO[str]) -> bool:
+def _holder(lock: IO[bytes]) -> str:
+    lock.seek(0)
+    return lock.read().decode("utf-8", "replace").strip() or "another process"
+
+
+def _taken(lock: IO[bytes], folder: Path) -> bool:
     """Take the lock if nobody generates. Whoever only asks for the holder has it for a moment, so it is tried twice."""
     for pause_s in (ASKING_S, 0):
         try:
@@ -81,4 +87,9 @@ def _taken(lock: IO[str]) -> bool:
             return True
         except BlockingIOError:
             time.sleep(pause_s)
+        except OSError as error:
+            raise CheckpointError(
+                f"{folder} cannot be locked against a second run: {error.strerror}. Keep the project on a file system "
+                "that has locks. Nothing was sent"
+            ) from None
     return False
