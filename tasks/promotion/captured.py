@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
 from orderproof.tasks.files import atomic_file
@@ -54,8 +56,9 @@ def bring_back(job: Job, dataset_md5: str | None = None) -> Path | None:
     kept = sorted(job.reports_dir.glob(f"*/{FOLDER}"), reverse=True)  # newest first: trials are named by their time
     if pinned and pinned.promoted:
         kept.insert(0, job.reports_dir / str(pinned.trial) / FOLDER)
+    model = cache(partial(fingerprint, job.model_path))  # reads files, and is asked for each folder
     try:
-        folder = next((one for one in kept if _fits(one / ROUTES_FILE, job, dataset_md5)), None)
+        folder = next((one for one in kept if _fits(one / ROUTES_FILE, model, dataset_md5)), None)
         if folder is not None:
             _copy(folder, job.data_dir)
             _log.info("%s: captured routes were put back from %s", job.name, folder)
@@ -65,13 +68,13 @@ def bring_back(job: Job, dataset_md5: str | None = None) -> Path | None:
     return folder
 
 
-def _fits(path: Path, job: Job, dataset_md5: str | None) -> bool:
+def _fits(path: Path, model: Callable[[], str], dataset_md5: str | None) -> bool:
     try:
         with Routes(path) as routes:
             record = routes.record
     except RoutingError:  # there are none, or none that can be read
         return False
-    return record.model == fingerprint(job.model_path) and dataset_md5 in (None, record.dataset_md5)
+    return dataset_md5 in (None, record.dataset_md5) and record.model == model()
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -17,6 +17,7 @@ from orderproof.tasks import promotion
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.models import fingerprint
 from orderproof.tasks.orders import Order
+from orderproof.tasks.promotion import captured
 from orderproof.tasks.promotion.captured import FILES, bring_back, keep
 from orderproof.tasks.signals.served import ROUTES_FILE
 from tests.tasks.conftest import REPOSITORY, Project
@@ -94,6 +95,16 @@ def test_what_does_not_fit_stays_where_it_is(job: Job, caplog: pytest.LogCapture
     assert bring_back(job, "now") == kept / "1" / "captured"
     shutil.rmtree(job.data_dir)
     assert bring_back(job) == kept / "2" / "captured", "the newest of this model, whatever its prompts"
+
+
+def test_the_model_is_read_once_however_many_trials_kept_routes(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(job.data_dir)
+    for trial in "123":
+        capture(job, job.reports_dir / trial / "captured", model="another")
+    read: list[Path] = []
+    monkeypatch.setattr(captured, "fingerprint", lambda folder: str(read.append(folder)))
+    assert bring_back(job) is None
+    assert read == [job.model_path]
 
 
 def test_a_disk_that_takes_no_copy_ends_nothing(
