@@ -5,7 +5,7 @@ prompt's place in the file; or a `CheckpointError`. Knows nothing of engines, Pr
 
     key.json       what the results depend on; results of another key are never mixed with these
     order.i8       the order of sending, little-endian int64
-    results.jsonl  one line per result: its checksum, state and place, then the result as JSON
+    results.jsonl  one line per result (result.py)
 
 A result is written with one call, so that a killed process loses none, and is synced within a second, so that a machine
 that loses its power loses a second's. A line that does not fit its checksum is not there.
@@ -19,9 +19,7 @@ import json
 import os
 import shutil
 import threading
-import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.tasks.asked import differences
-from orderproof.tasks.engines import Completion
+from orderproof.tasks.batch.result import ALL_RIGHT, FLAWED, Result, head_of, line_of, result_of
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.evidence import OrderRecord
 from orderproof.tasks.files import sync_folder, write_atomically
@@ -39,35 +37,10 @@ from orderproof.tasks.orders import Order
 FOLDER = "outputs.partial"
 KEY_FILE, ORDER_FILE, RESULTS_FILE = "key.json", "order.i8", "results.jsonl"
 SYNC_S = 1.0
-ABSENT, ALL_RIGHT, FLAWED, FAILED = range(4)  # FLAWED: an output, but not what was asked; FAILED: is sent again
-MARKS = {b"+": ALL_RIGHT, b"~": FLAWED, b"-": FAILED}
 
 
 class CheckpointError(OrderproofError):
     """A checkpoint that cannot be used or written: why, what is kept, and what to do."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What became of one prompt."""
-
-    place: int  # of the prompt in the file's order, from 0
-    id: str
-    prompt_tokens: int
-    asked_tokens: int | None  # of each completion; None: as many as the model's length leaves
-    asked_samples: int  # `n` of its sampling
-    completions: tuple[Completion, ...]  # empty: failed
-    error: str | None = None  # why it failed, or how its output is not what was asked
-    code: int | None = None  # of a failure, as HTTP has it: 400 refused, 500 broken off
-
-    @property
-    def output_tokens(self) -> int:
-        """Generated in all completions together."""
-        return sum(len(completion.token_ids) for completion in self.completions)
-
-    @property
-    def mark(self) -> bytes:
-        return b"-" if not self.completions else b"~" if self.error else b"+"
 
 
 class Checkpoint:
@@ -83,13 +56,16 @@ class Checkpoint:
         self._writing = threading.Lock()
         self._closing = threading.Event()
         self._dirty = False
-        try:
-            self._file = os.open(folder / RESULTS_FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-            self._reader = open(folder / RESULTS_FILE, "rb")  # noqa: SIM115  (held until close)
-            self._end = self._recover()
-        except OSError as error:
-            raise self._unusable(error) from None
-        self.resumed = int((self.done).sum())
+        with contextlib.ExitStack() as opened:  # closed again where the second or the recovery fails
+            try:
+                self._file = os.open(folder / RESULTS_FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+                opened.callback(os.close, self._file)
+                self._reader = opened.enter_context(open(folder / RESULTS_FILE, "rb"))
+                self._end = self._recover()
+            except OSError as error:
+                raise unusable(folder, error) from None
+            self._opened = opened.pop_all()
+        self.resumed = int(self.done.sum())
         self._syncing = threading.Thread(target=self._sync_regularly, daemon=True)
         self._syncing.start()
 
@@ -123,15 +99,15 @@ class Checkpoint:
             self._refuse_if_closed()
             if self.state[result.place] in (ALL_RIGHT, FLAWED):
                 raise CheckpointError(f"{self.folder}: a second output for prompt {result.id!r} was refused")
-            line = _line(result)
+            line = line_of(result)
             try:
                 if self._failure:
                     raise self._failure
                 self._write(line)
             except OSError as error:
-                raise self._unusable(error) from None
+                raise unusable(self.folder, error) from None
             self._offsets[result.place] = self._end
-            self.state[result.place] = MARKS[result.mark]
+            self.state[result.place] = result.state
             self._end += len(line)
             self._dirty = True
 
@@ -141,8 +117,7 @@ class Checkpoint:
         if offset < 0:
             return None
         self._reader.seek(offset)
-        line = self._reader.readline()
-        return _result(place, json.loads(line.split(b" ", 3)[3]))
+        return result_of(self._reader.readline())
 
     def close(self) -> None:
         """Sync and close; the folder stays."""
@@ -153,8 +128,7 @@ class Checkpoint:
         self._syncing.join()
         with contextlib.suppress(OSError):
             os.fsync(self._file)
-        os.close(self._file)
-        self._reader.close()
+        self._opened.close()
 
     def discard(self) -> None:
         """Remove the folder, once its results lie elsewhere durably: first out of sight at once, then file by file."""
@@ -171,7 +145,7 @@ class Checkpoint:
             if not line.endswith(b"\n"):
                 os.ftruncate(self._file, end)
                 break
-            found = _parse(line)
+            found = head_of(line)
             if found is None or found[1] >= len(self.state):
                 self.damaged += 1
             elif self.state[found[1]] not in (ALL_RIGHT, FLAWED):
@@ -204,12 +178,13 @@ class Checkpoint:
                 except OSError as error:  # told to whoever appends next
                     self._failure = error
 
-    def _unusable(self, error: OSError) -> CheckpointError:
-        kept = int(self.done.sum())
-        return CheckpointError(
-            f"{self.folder} cannot be written: {error.strerror}. The {kept} results so far are whole and kept there; "
-            "when that is mended, run the job again to go on"
-        )
+
+def unusable(folder: Path, error: OSError) -> CheckpointError:
+    """What is told where a folder that may hold results can't be read or written."""
+    return CheckpointError(
+        f"{folder} cannot be written: {error.strerror or error}. The results so far are whole and kept there; when "
+        "that is mended, run the job again to go on"
+    )
 
 
 def open_checkpoint(folder: Path, key: Mapping[str, Any], order: Order, *, restart: bool = False) -> Checkpoint:
@@ -300,7 +275,7 @@ def progress_of(folder: Path) -> tuple[int, int] | None:
     try:
         with open(folder / RESULTS_FILE, "rb") as source:
             for line in source:
-                found = _parse(line) if line.endswith(b"\n") else None
+                found = head_of(line) if line.endswith(b"\n") else None
                 if found and found[1] < total:
                     done[found[1]] |= found[0] in (ALL_RIGHT, FLAWED)
     except FileNotFoundError:
@@ -314,32 +289,6 @@ def _ordered(folder: Path) -> int:
     """Prompts of a stream that were put in order so far."""
     order = folder / ORDER_FILE
     return order.stat().st_size // 8 if order.exists() else 0
-
-
-def _line(result: Result) -> bytes:
-    fields = {**_given(result), "completions": [_given(completion) for completion in result.completions]}
-    del fields["place"]
-    body = b"%s %d %s" % (result.mark, result.place, json.dumps(fields, separators=(",", ":")).encode())
-    return b"%08x %s\n" % (zlib.crc32(body), body)
-
-
-def _given(value: Result | Completion) -> dict[str, Any]:
-    """Its fields but those that say nothing."""
-    return {name: field for name, field in vars(value).items() if field is not None}
-
-
-def _result(place: int, fields: Mapping[str, Any]) -> Result:
-    completions = tuple(Completion(**completion) for completion in fields["completions"])
-    return Result(place, **{"asked_tokens": None, **fields, "completions": completions})
-
-
-def _parse(line: bytes) -> tuple[int, int] | None:
-    """State and place of a whole line; None if it does not fit its checksum."""
-    checksum, _, body = line[:-1].partition(b" ")
-    if checksum != b"%08x" % zlib.crc32(body):
-        return None
-    mark, place, _ = body.split(b" ", 2)
-    return MARKS[mark], int(place)
 
 
 def _refuse_other(folder: Path, key: Mapping[str, Any], told_later: Sequence[str]) -> None:

@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.tasks.asked import asked_of
-from orderproof.tasks.batch.checkpoint import ALL_RIGHT, FOLDER, Checkpoint, CheckpointError, Result, open_checkpoint
+from orderproof.tasks.batch.checkpoint import FOLDER, Checkpoint, CheckpointError, open_checkpoint
 from orderproof.tasks.batch.coming import SPOOL_FILE, Coming, token_ids_of
 from orderproof.tasks.batch.growing import open_growing
 from orderproof.tasks.batch.provenance import ENGINE_FILE
+from orderproof.tasks.batch.result import ALL_RIGHT, Result
 from orderproof.tasks.batch.sending import InWindows
 from orderproof.tasks.batch.step_summary import StepSummary
 from orderproof.tasks.engines import Engine, EngineError, EngineInfo, Failure, Figures, Output, Request
@@ -71,7 +72,8 @@ class Batch:
 class Generated:
     """What one run did. A batch that was resumed had several."""
 
-    results: int = 0
+    results: int = 0  # one for each prompt, whatever became of it
+    outputs: int = 0  # of them, those with an output: figures are of these alone, because a refusal takes no time
     prompt_tokens: int = 0
     output_tokens: int = 0
     steps: StepSummary = field(default_factory=StepSummary)
@@ -79,8 +81,10 @@ class Generated:
 
     def count(self, result: Result) -> None:
         self.results += 1
-        self.prompt_tokens += result.prompt_tokens
-        self.output_tokens += result.output_tokens
+        if result.completions:
+            self.outputs += 1
+            self.prompt_tokens += result.prompt_tokens
+            self.output_tokens += result.output_tokens
 
 
 BatchProgress = Callable[[int, int, Generated], None]  # prompts done, prompts in all (so far), this run
@@ -288,7 +292,7 @@ def engine_on_record(info: EngineInfo) -> dict[str, Any]:
         **info.kind,
         "device_name": machine.get("device"),
         "threads": machine.get("threads"),
-        **({"replicas": replicas} if replicas > 1 else {}),  # noted, but never a reason to refuse: see `_key`
+        **({"replicas": replicas} if replicas > 1 else {}),  # noted, but never a reason to refuse: see `asked_of`
     }
 
 

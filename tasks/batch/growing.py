@@ -17,14 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.tasks.batch.checkpoint import (
-    ABSENT,
     ORDER_FILE,
     Checkpoint,
     CheckpointError,
     begin_folder,
     kept_key,
+    unusable,
     write_key,
 )
+from orderproof.tasks.batch.result import ABSENT
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.orders import Order, OrderError, PromptView, Windows
 from orderproof.tasks.orders.window import read_windows, write_windows
@@ -44,11 +45,13 @@ class GrowingCheckpoint(Checkpoint):
             )
             os.truncate(folder / ORDER_FILE, 8 * self.windows.prompts)  # a window that a crash tore is made again
             order = self._so_far(folder)
-        except (OSError, ValueError, KeyError, OrderError) as error:
+        except (FileNotFoundError, ValueError, KeyError, OrderError) as error:
             raise CheckpointError(
                 f"{folder}: {WINDOWS_FILE} or {ORDER_FILE} is damaged ({error}), so the order cannot go on. Begin anew "
                 "with --restart, which moves the checkpoint aside"
             ) from None
+        except OSError as error:
+            raise unusable(folder, error) from None
         super().__init__(folder, order)
         self._roomy_state, self._roomy_offsets = self.state, self._offsets
 
@@ -68,7 +71,7 @@ class GrowingCheckpoint(Checkpoint):
             try:
                 self._keep(places)
             except OSError as error:
-                raise self._unusable(error) from None
+                raise unusable(self.folder, error) from None
             self._make_room(self.windows.prompts)
         return places
 
@@ -82,7 +85,7 @@ class GrowingCheckpoint(Checkpoint):
         try:
             write_key(self.folder, key)
         except OSError as error:
-            raise self._unusable(error) from None
+            raise unusable(self.folder, error) from None
         return key
 
     def _keep(self, places: NDArray[np.int64]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from orderproof.tasks.batch.checkpoint import Result
+from orderproof.tasks.batch.result import Result
 from orderproof.tasks.engines import Completion, TokenLogprob
 from orderproof.tasks.prompts.openai_body import CHAT
 from orderproof.tasks.prompts.rows import Prompt

@@ -16,8 +16,9 @@ from typing import IO
 
 import numpy as np
 
-from orderproof.tasks.batch.checkpoint import ABSENT, FAILED, Checkpoint, CheckpointError
+from orderproof.tasks.batch.checkpoint import Checkpoint, CheckpointError
 from orderproof.tasks.batch.delivery import table_of
+from orderproof.tasks.batch.result import ABSENT, FAILED
 from orderproof.tasks.prompts.arriving import STANDARD_STREAM
 
 

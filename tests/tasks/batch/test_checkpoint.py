@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orderproof.tasks.batch import checkpoint
 from orderproof.tasks.batch.checkpoint import (
     FOLDER,
     KEY_FILE,
@@ -17,10 +17,10 @@ from orderproof.tasks.batch.checkpoint import (
     RESULTS_FILE,
     Checkpoint,
     CheckpointError,
-    Result,
     kept_order,
     open_checkpoint,
 )
+from orderproof.tasks.batch.result import FLAWED, Result
 from orderproof.tasks.engines import Completion
 from orderproof.tasks.orders import Order
 
@@ -127,7 +127,7 @@ def test_an_output_that_was_cut_short_is_kept_as_it_is(tmp_path: Path) -> None:
         kept.append(result(1, error="cut short"))
     with opened(tmp_path) as again:
         assert 1 not in again.pending
-        assert again.state[1] == checkpoint.FLAWED
+        assert again.state[1] == FLAWED
 
 
 def test_another_key_is_refused_and_what_differs_is_named(tmp_path: Path) -> None:
@@ -182,3 +182,19 @@ def test_a_discarded_checkpoint_is_gone_and_one_that_a_crash_left_is_cleared(tmp
     left.mkdir()
     opened(tmp_path).close()
     assert not left.exists()
+
+
+def test_a_folder_that_cannot_be_read_is_told_with_what_it_holds_and_nothing_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as kept:
+        kept.append(result(1))
+    before = len(os.listdir("/proc/self/fd"))
+
+    def broken(_: Checkpoint) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Checkpoint, "_recover", broken)
+    with pytest.raises(CheckpointError, match=r"Input/output error.*The results so far are whole and kept there"):
+        opened(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before

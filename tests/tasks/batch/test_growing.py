@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -38,3 +40,18 @@ def test_a_damaged_state_is_told_with_what_to_do(tmp_path: Path, content: bytes)
     (tmp_path / FOLDER / WINDOWS_FILE).write_bytes(content)
     with pytest.raises(CheckpointError, match=rf"{WINDOWS_FILE} or {ORDER_FILE} is damaged.*--restart"):
         opened(tmp_path)
+
+
+def test_a_folder_that_cannot_be_written_is_not_taken_for_a_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path) as kept:
+        kept.extend(window("baba"))
+
+    def read_only(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "truncate", read_only)
+    with pytest.raises(CheckpointError, match="cannot be written: Read-only file system") as told:
+        opened(tmp_path)
+    assert "--restart" not in str(told.value)

@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from orderproof.tasks.batch import delivery
-from orderproof.tasks.batch.checkpoint import FOLDER, Result
+from orderproof.tasks.batch.checkpoint import FOLDER
 from orderproof.tasks.batch.delivery import BATCH_FILE, OUTPUTS_FILE, DeliveryError
 from orderproof.tasks.batch.openai_outputs import BatchLines
+from orderproof.tasks.batch.result import Result
 from orderproof.tasks.engines import Completion
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.prompts import Prompt

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orderproof.tasks.batch.checkpoint import CheckpointError, Result, open_checkpoint
+from orderproof.tasks.batch.checkpoint import CheckpointError, open_checkpoint
 from orderproof.tasks.batch.output_lines import OutputLines, open_output
+from orderproof.tasks.batch.result import Result
 from orderproof.tasks.engines import Completion
 from orderproof.tasks.orders import Order
 
