@@ -91,7 +91,7 @@ def run_batch(
         delivered = restore(batch)
         if stream:
             this = coming.keep_streamed(this, batch.file.path)
-        run = record_of(batch, why, generated, engine, delivered, started)
+        run = record_of(batch, why, generated, engine, delivered, started, flow_run_id())
         keep(this, run)  # first, so that a crash in between loses no figures
         batch.checkpoint.discard()
     return announce_batch(record(this, report(this, run), inputs), this)
@@ -192,8 +192,8 @@ def restore(batch: Batch) -> Delivered:
 
 @task(name="report", task_run_name="draw the picture, tell MLflow", cache_policy=NO_CACHE)
 def report(job: Job, run: BatchRun) -> BatchRun:
-    """The run's record and picture; MLflow now, or later where it is down."""
-    return batch_recording.report(job, run, flow_run_id())
+    """The run's picture; MLflow now, or later where it is down."""
+    return batch_recording.report(job, run)
 
 
 @task(name="record", task_run_name="record in DVC", cache_policy=NO_CACHE)

@@ -75,19 +75,19 @@ def report(job: Job, trial: Trial, outcome: Outcome, prefect_run: str | None) ->
     assert outcome.folder is not None
     write_verdict(trial, outcome.verdict)
     notes: list[str] = []
-    with _noting(notes, "pictures are missing"):
+    with noting(notes, "pictures are missing"):
         figures.draw(trial, outcome.verdict, outcome.folder)
-    with _noting(notes, "the page is missing"):
+    with noting(notes, "the page is missing"):
         outcome = replace(outcome, page=page.write_page(job, trial, outcome.verdict, outcome.folder))
-    with _noting(notes, f"MLflow does not have the trial yet: `{tracking.send_later(job, trial)}`"):
+    with noting(notes, f"MLflow does not have the trial yet: `{tracking.send_later(job, trial)}`"):
         origin = {"prefect_run": prefect_run, "dvc_revision": git_revision(job.root)}
         outcome = replace(outcome, mlflow_run=tracking.log_trial(job, trial, outcome.verdict, **origin))
     return replace(outcome, notes=(*outcome.notes, *notes))
 
 
 @contextlib.contextmanager
-def _noting(notes: list[str], what: str) -> Iterator[None]:
-    """Whatever fails here becomes a note, because a verdict waits behind it to be pinned."""
+def noting(notes: list[str], what: str) -> Iterator[None]:
+    """Whatever fails here becomes a note, because what is to be pinned or recorded waits behind it."""
     try:
         yield
     except OrderproofError as error:

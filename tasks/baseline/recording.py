@@ -8,24 +8,25 @@ from __future__ import annotations
 
 from orderproof.tasks.baseline.picture import draw_divergence
 from orderproof.tasks.baseline.record import Reproduction, keep, keep_newest, reports_of
-from orderproof.tasks.baseline.tracking import log_waiting
+from orderproof.tasks.baseline.tracking import log_reproduction, log_waiting
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.promotion.dvc import DvcError
-from orderproof.tasks.recording import Inputs, git_revision, record_outputs
-from orderproof.tasks.tracking import TrackingError
+from orderproof.tasks.recording import Inputs, git_revision, noting, record_outputs
 
 
 def report(job: Job, made: Reproduction, prefect_run: str | None) -> Reproduction:
-    """Keep the record, draw its picture, and send it to MLflow with those that an earlier tracker did not take."""
+    """Keep the record, draw its picture, and send it to MLflow before those that no tracker took."""
     made = made.model_copy(update={"prefect_run": prefect_run})
     keep(job, made)
     keep_newest(job, made)
-    draw_divergence(made, reports_of(job) / f"{made.run}.png")
-    try:
-        sent = log_waiting(job, dvc_revision=git_revision(job.root))
-    except TrackingError as error:
-        return made.noting(str(error))
-    return next((one for one in sent if one.run == made.run), made)
+    notes: list[str] = []
+    with noting(notes, "the picture is missing"):
+        draw_divergence(made, reports_of(job) / f"{made.run}.png")
+    with noting(notes, f"MLflow does not have all reproductions yet: `orderproof log {job.name}`"):
+        revision = git_revision(job.root)
+        made = log_reproduction(job, made, dvc_revision=revision)
+        log_waiting(job, dvc_revision=revision)
+    return made.noting(*notes)
 
 
 def record(job: Job, made: Reproduction, inputs: Inputs) -> Reproduction:

@@ -8,10 +8,10 @@ Prefect.
 from __future__ import annotations
 
 from orderproof.tasks.baseline.record import Reproduction, keep, read_runs, reports_of
+from orderproof.tasks.batch.generation_run import run_of
 from orderproof.tasks.jobs import Job
-from orderproof.tasks.lossy import routing_named
 from orderproof.tasks.tracking.beside import send
-from orderproof.tasks.tracking.runs import LONGEST_PARAMETER_CHARS, RunRecord, epoch_ms
+from orderproof.tasks.tracking.runs import RunRecord
 
 RUN_TAG = "orderproof.baseline"
 
@@ -42,33 +42,17 @@ def _record(made: Reproduction, dvc_revision: str | None) -> RunRecord:
     tags = {
         RUN_TAG: made.run,
         "answer": made.answer,
-        "lossy": None if made.lossy_k0 is None else f"k0 = {made.lossy_k0}",
-        "dataset_md5": made.dataset_md5,
         "baseline_md5": made.baseline_md5,
-        "order_sha256": made.order.sha256,
-        "versions": ", ".join(f"{name} {version}" for name, version in sorted(made.versions.items())),
-        "prefect_run": made.prefect_run,
         "dvc_revision": dvc_revision,
-        "mlflow.note.content": made.sentence(),
     }
     params = {
-        "order": made.order.method,
-        "routing": routing_named(made.lossy_k0),
         "changes": "; ".join(made.changes) or ("none" if made.changes_known else "unknown"),
         "batch_invariant": str(made.batch_invariant),
     }
-    return RunRecord(
-        pass_id="",
-        name=f"reproduce {made.started_utc}",
-        start_ms=epoch_ms(made.started_utc),
-        end_ms=epoch_ms(made.ended_utc),
-        tags={key: value for key, value in tags.items() if value is not None},
-        params={key: value[:LONGEST_PARAMETER_CHARS] for key, value in params.items()},
-        metrics=_metrics(made),
-    )
+    return run_of(made, f"reproduce {made.started_utc}", tags, params, _metrics(made))
 
 
-def _metrics(made: Reproduction) -> dict[str, float]:
+def _metrics(made: Reproduction) -> dict[str, float | None]:
     seen, scores = made.outputs, made.scores
     counts = ("outputs", "compared", "identical", "diverged", "altered", "failed_then", "failed_now")
     figures: dict[str, float | None] = {
@@ -80,4 +64,4 @@ def _metrics(made: Reproduction) -> dict[str, float]:
     if scores:
         figures |= {"score_then": scores.then, "score_now": scores.now}
         figures |= {"score_difference": scores.difference, "score_se": scores.se}
-    return {name: value for name, value in figures.items() if value is not None}
+    return figures

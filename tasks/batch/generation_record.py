@@ -44,6 +44,10 @@ class GenerationRecord(BaseModel):
     mlflow_run: str | None = None  # null: not sent yet
     notes: tuple[str, ...] = ()
 
+    def sentence(self) -> str:
+        """The generation on one line."""
+        raise NotImplementedError
+
     @property
     def lossy_first(self) -> str:
         """What a sentence about it begins with: nothing where the model's own routing was kept."""
@@ -67,7 +71,7 @@ def recorded(
         "order_why": why,
         "lossy_k0": batch.job.lossy_k0,
         "resumed": batch.checkpoint.resumed,
-        "generated": generated.results,
+        "generated": generated.outputs,
         "output_tokens": generated.output_tokens,
         "wall_s": generated.figures.wall_s if generated.figures else 0.0,
         "load_s": engine.load_s if engine else 0.0,

@@ -35,7 +35,7 @@ class _Sums:
     """What a run has done up to a moment, so that the difference of two tells of the time between them."""
 
     at_s: float
-    results: int
+    outputs: int
     tokens: int
     steps: int
     running: float  # sequences, summed over the steps
@@ -44,13 +44,13 @@ class _Sums:
     @classmethod
     def of(cls, run: Generated) -> _Sums:
         steps = run.steps
-        counts = (run.results, run.output_tokens, steps.steps)
+        counts = (run.outputs, run.output_tokens, steps.steps)
         return cls(time.monotonic(), *counts, steps.running_mean * steps.steps, steps.waiting_mean * steps.steps)
 
     def since(self, earlier: _Sums) -> dict[str, float]:
         seconds, steps = max(1e-9, self.at_s - earlier.at_s), max(1, self.steps - earlier.steps)
         return {
-            "live/throughput_req_s": (self.results - earlier.results) / seconds,
+            "live/throughput_req_s": (self.outputs - earlier.outputs) / seconds,
             "live/throughput_tok_s": (self.tokens - earlier.tokens) / seconds,
             "live/running": (self.running - earlier.running) / steps,
             "live/waiting": (self.waiting - earlier.waiting) / steps,

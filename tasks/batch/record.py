@@ -86,14 +86,15 @@ def record_of(
     engine: EngineInfo | None,
     delivered: Delivered,
     started: datetime.datetime,
+    prefect_run: str | None = None,
 ) -> BatchRun:
     """All that is known when outputs.parquet is there. `engine`: None if nothing was left to generate."""
     job, figures, steps = batch.job, generated.figures, generated.steps
     timed: dict[str, Any] = {}
-    if figures and generated.results:
+    if figures and generated.outputs:
         price = job.reporting.price_per_hour
         timed = {
-            "throughput_req_s": generated.results / figures.wall_s,
+            "throughput_req_s": generated.outputs / figures.wall_s,
             "throughput_tok_s": generated.output_tokens / figures.wall_s,
             "time_per_batch_ms": steps.percentile(50),
             "time_per_batch_p95_ms": steps.percentile(95),
@@ -102,7 +103,7 @@ def record_of(
             "preempted": figures.preempted,
             "replica_wall_s": figures.replica_s,
             "imbalance": figures.imbalance,
-            "cost_per_1k_requests": 1000 * price * figures.wall_s / 3600 / generated.results if price else None,
+            "cost_per_1k_requests": 1000 * price * figures.wall_s / 3600 / generated.outputs if price else None,
         }
     return BatchRun(
         **recorded(batch, why, generated, engine, started),
@@ -119,6 +120,7 @@ def record_of(
             (round(ms, 3), round(running, 2), round(waiting, 2)) for ms, running, waiting in steps.curve().tolist()
         ),
         key=dict(batch.key),
+        prefect_run=prefect_run,
         **timed,
     )
 
@@ -130,8 +132,8 @@ def keep(job: Job, run: BatchRun) -> Path:
         write_atomically(path, run.model_dump_json(indent=1) + "\n")
     except OSError as error:
         raise BatchRecordError(
-            f"{path} cannot be written: {error.strerror}. The outputs are whole in {run.outputs}: mend that and run "
-            "the job again"
+            f"{path} cannot be written: {error.strerror}. The outputs are whole in {run.outputs}; mend that "
+            "before the next run"
         ) from None
     return path
 
@@ -150,5 +152,6 @@ def _read(path: Path) -> BatchRun:
         return BatchRun.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         raise BatchRecordError(
-            f"{path} is not readable as the record of a run: {' '.join(str(error).split())[:200]}"
+            f"{path} is not readable as the record of a run: {' '.join(str(error).split())[:200]}. "
+            "Put back what was there, or move it elsewhere"
         ) from None

@@ -1,4 +1,4 @@
-"""What becomes of a batch's run when its outputs are there: record, picture, MLflow, DVC, git.
+"""What becomes of a batch's run when its outputs and its record are there: picture, MLflow, DVC, git.
 
 In: a job and its `BatchRun`. Out: the `BatchRun`, with notes on what did not work. Outputs never wait for any of
 this: each step may fail for itself, and what no tracker took waits in the record for `orderproof log`.
@@ -7,25 +7,24 @@ this: each step may fail for itself, and what no tracker took waits in the recor
 from __future__ import annotations
 
 from orderproof.tasks.batch.picture import draw_batch
-from orderproof.tasks.batch.record import BatchRun, keep, reports_of
-from orderproof.tasks.batch.tracking import log_waiting
+from orderproof.tasks.batch.record import BatchRun, reports_of
+from orderproof.tasks.batch.tracking import log_batch, log_waiting
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.promotion import ORDER_FILE
 from orderproof.tasks.promotion.dvc import DvcError
-from orderproof.tasks.recording import Inputs, git_revision, record_outputs
-from orderproof.tasks.tracking import TrackingError
+from orderproof.tasks.recording import Inputs, git_revision, noting, record_outputs
 
 
-def report(job: Job, run: BatchRun, prefect_run: str | None) -> BatchRun:
-    """Keep the record, draw its picture, and send it to MLflow with those that an earlier tracker did not take."""
-    run = run.model_copy(update={"prefect_run": prefect_run})
-    keep(job, run)
-    draw_batch(run, reports_of(job) / f"{run.run}.png")
-    try:
-        sent = log_waiting(job, dvc_revision=git_revision(job.root))
-    except TrackingError as error:
-        return run.noting(str(error))
-    return next((one for one in sent if one.run == run.run), run)
+def report(job: Job, run: BatchRun) -> BatchRun:
+    """Draw a kept run's picture, and send it to MLflow, before those that an earlier tracker did not take."""
+    notes: list[str] = []
+    with noting(notes, "the picture is missing"):
+        draw_batch(run, reports_of(job) / f"{run.run}.png")
+    with noting(notes, f"MLflow does not have all runs yet: `orderproof log {job.name}`"):
+        revision = git_revision(job.root)
+        run = log_batch(job, run, dvc_revision=revision)
+        log_waiting(job, dvc_revision=revision)
+    return run.noting(*notes)
 
 
 def record(job: Job, run: BatchRun, inputs: Inputs | None) -> BatchRun:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from orderproof.tasks.batch.generation_run import run_of
 from orderproof.tasks.batch.record import BatchRun, keep, read_runs, reports_of
 from orderproof.tasks.evidence import canonical_json
 from orderproof.tasks.jobs import Job
-from orderproof.tasks.lossy import routing_named
 from orderproof.tasks.tracking.beside import runs_tagged, send
-from orderproof.tasks.tracking.runs import LONGEST_PARAMETER_CHARS, RunRecord, epoch_ms
+from orderproof.tasks.tracking.runs import RunRecord
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -43,7 +43,7 @@ METRICS = (
     "cost_per_1k_requests",
 )
 CURVES = ("step_ms", "running", "waiting")
-CURVE_POINTS = 200  # sent of each curve; the record has them all
+CURVE_POINTS = 100  # sent of each curve: a step is a percentage of the run, and the record has them all
 
 
 def log_batch(job: Job, run: BatchRun, *, dvc_revision: str | None = None) -> BatchRun:
@@ -83,36 +83,18 @@ def log_waiting(job: Job, *, dvc_revision: str | None = None) -> list[BatchRun]:
 def _record(run: BatchRun, dvc_revision: str | None) -> RunRecord:
     tags = {
         RUN_TAG: run.run,
-        "dataset_md5": run.dataset_md5,
         "outputs_md5": run.outputs_md5,
-        "order_sha256": run.order.sha256,
         "model_fingerprint": run.key.get("model"),
-        "lossy": None if run.lossy_k0 is None else f"k0 = {run.lossy_k0}",
-        "versions": ", ".join(f"{name} {version}" for name, version in sorted(run.versions.items())),
-        "prefect_run": run.prefect_run,
         "dvc_revision": dvc_revision,
-        "mlflow.note.content": run.sentence(),
     }
     params = {
-        "order": run.order.method,
-        "order.parameters": canonical_json(run.order.parameters),
-        "order.why": run.order_why,
-        "routing": routing_named(run.lossy_k0),
         "engine.args": canonical_json(run.key.get("engine", {}).get("args", {})),
         "sampling": canonical_json(run.key.get("sampling", {})),
     }
     figures = {name: getattr(run, name) for name in METRICS}
     thinned = run.curve[:: max(1, -(-len(run.curve) // CURVE_POINTS))]
-    return RunRecord(
-        pass_id="",
-        name=_name(datetime.fromisoformat(run.started_utc)),
-        start_ms=epoch_ms(run.started_utc),
-        end_ms=epoch_ms(run.ended_utc),
-        tags={key: value for key, value in tags.items() if value is not None},
-        params={key: value[:LONGEST_PARAMETER_CHARS] for key, value in params.items()},
-        metrics={key: float(value) for key, value in figures.items() if value is not None},
-        series={name: [point[k] for point in thinned] for k, name in enumerate(CURVES)} if thinned else {},
-    )
+    series = {name: [point[k] for point in thinned] for k, name in enumerate(CURVES)} if thinned else {}
+    return run_of(run, _name(datetime.fromisoformat(run.started_utc)), tags, params, figures, series)
 
 
 def _name(started: datetime) -> str:

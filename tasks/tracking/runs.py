@@ -21,7 +21,7 @@ from orderproof.tasks.verdict import Verdict
 
 TRIAL_TAG, PASS_TAG = "orderproof.trial", "orderproof.pass"
 ORIGIN = {"prefect_run", "dvc_revision"}  # tags that keep their first value, however often a trial is sent
-LONGEST_PARAMETER_CHARS = 500  # MLflow cuts silently at 6,000 and shows far less; manifest.json holds the whole
+LONGEST_PARAMETER_CHARS = 500  # MLflow cuts silently at 6,000 and shows far less
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _trial_parameters(trial: Trial) -> dict[str, str]:
         "sampling": canonical_json(plan.sampling),
         **{f"rule.{key}": value for key, value in plan.rule.model_dump(mode="json").items()},
     }
-    return {key: _short(str(value)) for key, value in values.items()}
+    return {key: shortened(str(value), "manifest.json") for key, value in values.items()}
 
 
 def _trial_metrics(trial: Trial, verdict: Verdict | None) -> dict[str, float]:
@@ -178,8 +178,9 @@ def _output_diff_rates(trial: Trial) -> dict[str, float]:
     return disagreement_with_controls(passes)
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_PARAMETER_CHARS else "long: see the artifact manifest.json"
+def shortened(value: str, artifact: str) -> str:
+    """A parameter's value, or where the whole of a long one is."""
+    return value if len(value) <= LONGEST_PARAMETER_CHARS else f"long: see the artifact {artifact}"
 
 
 def _known(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from orderproof.tasks.batch import recording
 from orderproof.tasks.batch.checkpoint import FOLDER
 from orderproof.tasks.batch.picture import draw_batch
 from orderproof.tasks.batch.record import BatchRecordError, BatchRun, keep, read_runs, reports_of
@@ -25,7 +26,7 @@ from orderproof.tasks.recording import inputs_of
 from orderproof.tasks.status import job_status
 from orderproof.tasks.status_page import status_lines
 from orderproof.tasks.tracking import tracking_uri
-from tests.e2e.batches import make_project, promote_label_order, recorded_batch
+from tests.e2e.batches import make_project, promote_label_order, recorded_batch, write_prompts
 from tests.e2e.test_batch_faults import run_and
 
 PROMPTS = 120
@@ -49,6 +50,13 @@ def sent_runs(job: Job) -> list[Any]:
     return list(client.search_runs([experiment.experiment_id]))
 
 
+def kept(job: Job) -> BatchRun:
+    """A run that came to its end, with its record."""
+    run = recorded_batch(job)[2]
+    keep(job, run)
+    return run
+
+
 def test_a_run_is_recorded_with_the_figures_of_its_work(job: Job) -> None:
     generated, _, run = recorded_batch(job)
     assert (run.prompts, run.generated, run.resumed, run.failed) == (PROMPTS, PROMPTS, 0, 0)
@@ -69,6 +77,24 @@ def test_a_record_that_cannot_be_written_is_told(job: Job) -> None:
     reports_of(job).write_text("in the way")
     with pytest.raises(BatchRecordError, match=rf"{run.run}.json cannot be written: .*The outputs are whole"):
         keep(job, run)
+
+
+def test_figures_are_of_what_was_generated_and_not_of_what_was_refused(job: Job) -> None:
+    write_prompts(job, ["x" * (200 if k % 3 else 5) for k in range(PROMPTS)])  # two of three do not fit
+    tolerant = job.model_copy(update={"generate": job.generate.model_copy(update={"tolerated_failures": 1.0})})
+    _, _, run = recorded_batch(tolerant)
+    answered = PROMPTS // 3
+    assert (run.prompts, run.generated, run.failed) == (PROMPTS, answered, PROMPTS - answered)
+    assert run.throughput_req_s == pytest.approx(answered / run.wall_s)
+    assert run.cost_per_1k_requests == pytest.approx(1000 * 3.6 / 3600 * run.wall_s / answered)
+    assert (run.prompt_tokens, run.output_tokens) == (5 * answered, 8 * answered)
+
+
+def test_where_every_prompt_was_refused_there_is_no_rate(job: Job) -> None:
+    write_prompts(job, ["x" * 200] * 3)
+    tolerant = job.model_copy(update={"generate": job.generate.model_copy(update={"tolerated_failures": 1.0})})
+    _, _, run = recorded_batch(tolerant)
+    assert (run.generated, run.failed, run.throughput_req_s, run.cost_per_1k_requests) == (0, 3, None, None)
 
 
 def test_a_run_on_replicas_tells_how_evenly_they_ended(tmp_path: Path) -> None:
@@ -102,7 +128,7 @@ def test_a_run_that_went_on_has_the_figures_of_its_own_part(job: Job) -> None:
 
 
 def test_mlflow_holds_a_run_once_however_often_it_is_sent(job: Job) -> None:
-    run = report(job, recorded_batch(job)[2], None)
+    run = report(job, kept(job))
     assert run.mlflow_run
     keep(job, run.model_copy(update={"mlflow_run": None}))
     (again,) = log_waiting(job)
@@ -117,7 +143,7 @@ def test_mlflow_holds_a_run_once_however_often_it_is_sent(job: Job) -> None:
 def test_a_tracker_that_is_down_is_a_note_and_is_told_later(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    run = report(job, recorded_batch(job)[2], None)
+    run = report(job, kept(job))
     assert run.mlflow_run is None
     assert "`orderproof log it` sends it later" in run.notes[0]
     assert (job.root / run.outputs).exists()
@@ -129,12 +155,27 @@ def test_a_tracker_that_is_down_is_a_note_and_is_told_later(job: Job, monkeypatc
     assert log_waiting(job) == []
 
 
+def test_a_broken_record_of_an_earlier_run_is_a_note_and_the_run_is_sent(job: Job) -> None:
+    reports_of(job).mkdir(parents=True)
+    (reports_of(job) / "20260101T000000Z-0000.json").write_text("{")
+    run = report(job, kept(job))
+    assert [held.info.run_id for held in sent_runs(job)] == [run.mlflow_run]
+    assert "20260101T000000Z-0000.json is not readable as the record of a run" in run.notes[0]
+
+
+def test_a_picture_that_cannot_be_drawn_is_a_note(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "draw_batch", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+    run = report(job, kept(job))
+    assert run.mlflow_run
+    assert "the picture is missing (OSError: [Errno 28] No space left)" in run.notes
+
+
 def test_the_next_run_takes_along_what_no_tracker_took(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    report(job, recorded_batch(job)[2], None)
+    report(job, kept(job))
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    report(job, recorded_batch(job)[2], None)
+    report(job, kept(job))
     assert [run.mlflow_run is not None for run in read_runs(job)] == [True, True]
     assert len(sent_runs(job)) == 2
 
