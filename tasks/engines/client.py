@@ -1,26 +1,22 @@
-"""The parent's side of vLLM: starts worker.py as a child process and speaks JSON lines with it.
+"""The parent's side of vLLM: starts worker.py as a child process (child.py) and keeps its protocol.
 
 In: a job's `EngineSpec`, model folder and sampling. Out: an `Engine`. Frees the accelerator's memory by ending the
-child; a child that dies is an `EngineError` and never the end of this process. Knows nothing of orders or trials.
+child. Knows nothing of orders or trials.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import queue
-import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from orderproof.tasks.engines import Completion, EngineError, EngineInfo, Failure, Figures, Output, Request, Steps
+from orderproof.tasks.engines.child import Child, Event
 from orderproof.tasks.jobs import EngineSpec
 
 QUEUED_BATCHES = 2  # batches in flight: as many steps and the same outputs as with an endless queue (tried)
@@ -69,13 +65,12 @@ class VllmEngine:
                 f"{model} is not a model's folder: it has no config.json. "
                 f"Make or download the model there, or correct `model` in params.yaml"
             )
-        self.spec, self.model, self.sampling, self.log = spec, model, dict(sampling), log
+        self.spec, self.model, self.sampling = spec, model, dict(sampling)
         self.replica, self.meanwhile = replica, meanwhile
         self.adapters = {name: str(folder) for name, folder in (adapters or {}).items()}
         self._info: EngineInfo | None = None
-        self._child: subprocess.Popen[bytes] | None = None
-        self._closed = False
-        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue(4096)
+        command = [*(spec.command or (sys.executable,)), "-u", "-c", BOOTSTRAP]
+        self._child = Child(command, self._environment(), log)
 
     @property
     def info(self) -> EngineInfo:
@@ -86,13 +81,13 @@ class VllmEngine:
     @property
     def pid(self) -> int:
         """The child's process id, which is also its process group's."""
-        assert self._child is not None
         return self._child.pid
 
     def __enter__(self) -> Self:
-        self._start()
+        self._child.start()
         try:
-            self._send(self._load_command())
+            self._child.send(WORKER.read_text("utf-8"))
+            self._child.send(self._load_command())
             if self.meanwhile:
                 self.meanwhile()
             event = self._next(self.spec.start_timeout_s)
@@ -107,18 +102,10 @@ class VllmEngine:
 
     def close(self) -> None:
         """End the child and everything that it started; one that is starting now ends as soon as it is there."""
-        self._closed = True
-        child, self._child = self._child, None
-        if child is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            child.stdin and child.stdin.close()
-        child.wait()
+        self._child.close()
 
     def probe(self, mib: int) -> float:
-        self._send({"op": "probe", "mib": mib})
+        self._child.send({"op": "probe", "mib": mib})
         return float(self._next(SILENCE_LIMIT_S)["seconds"])
 
     def run(
@@ -129,7 +116,7 @@ class VllmEngine:
         watch: Callable[[Steps], None] | None = None,
     ) -> Figures:
         limit = QUEUED_BATCHES * self.spec.max_num_seqs
-        self._send({"op": "pass", "sampling": dict(sampling), "queue": limit, **self._pass_fields()})
+        self._child.send({"op": "pass", "sampling": dict(sampling), "queue": limit, **self._pass_fields()})
         faults: list[BaseException] = []
         feeder = threading.Thread(target=self._feed, args=(requests, faults), daemon=True)
         feeder.start()
@@ -163,49 +150,6 @@ class VllmEngine:
     def _hear(self, event: Mapping[str, Any]) -> None:
         """Routes: engines/routing.py takes them; nobody else asks for any."""
 
-    def _start(self) -> None:
-        log = self._open_log()
-        started: queue.Queue[subprocess.Popen[bytes] | OSError | ValueError] = queue.Queue()
-        # The kernel's "parent died" signal follows the thread that started the child, so that thread must live as long
-        # as the child does: the caller's may be a pool's.
-        threading.Thread(target=self._keep, args=(started, log), daemon=True).start()
-        child = started.get()
-        if isinstance(child, OSError | ValueError):
-            why = getattr(child, "strerror", None) or child
-            raise EngineError(f"engine.command {self._command[0]!r} does not start: {why}")
-        self._child = child
-        if self._closed:  # by another thread, which saw no child yet
-            self.close()
-            raise EngineError("the engine is closed")
-        threading.Thread(target=self._listen, args=(child,), daemon=True).start()
-        self._write(json.dumps(WORKER.read_text("utf-8")))
-
-    @property
-    def _command(self) -> tuple[str, ...]:
-        return self.spec.command or (sys.executable,)
-
-    def _open_log(self) -> IO[bytes]:
-        try:
-            self.log.parent.mkdir(parents=True, exist_ok=True)
-            return open(self.log, "ab")
-        except OSError as error:
-            raise EngineError(f"{self.log} cannot be written: {error.strerror}. The engine's log goes there") from None
-
-    def _keep(self, started: queue.Queue[subprocess.Popen[bytes] | OSError | ValueError], log: IO[bytes]) -> None:
-        command = [*self._command, "-u", "-c", BOOTSTRAP]
-        environment = {**os.environ, **self._environment()}
-        pipe = subprocess.PIPE
-        try:
-            with log:
-                child = subprocess.Popen(
-                    command, stdin=pipe, stdout=pipe, stderr=log, env=environment, start_new_session=True
-                )
-        except (OSError, ValueError) as error:  # ValueError: a NUL in a word or in the environment
-            started.put(error)
-            return
-        started.put(child)
-        child.wait()
-
     def _environment(self) -> dict[str, str]:
         """What the engine's process needs beside what it inherits."""
         one_process = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} if self.spec.in_process else {}
@@ -220,30 +164,6 @@ class VllmEngine:
         return {"replica": self.replica, "replicas": spec.replicas, "ranks": spec.ranks, "devices": named,
                 "own": list(spec.env)}  # fmt: skip
 
-    def _listen(self, child: subprocess.Popen[bytes]) -> None:
-        """Events → queue; what is none (the banner of an image or a scheduler) → the log; the end → None."""
-        assert child.stdout is not None
-        try:
-            for line in child.stdout:
-                if event := _event(line):
-                    self._events.put(event)
-                else:
-                    with contextlib.suppress(OSError), open(self.log, "ab") as log:
-                        log.write(line)
-        finally:
-            self._events.put(None)
-
-    def _send(self, command: dict[str, Any]) -> None:
-        self._write(json.dumps(command))
-
-    def _write(self, line: str) -> None:
-        child = self._child
-        if child is None or child.stdin is None:
-            raise EngineError("the engine is closed")
-        with contextlib.suppress(BrokenPipeError):  # the reading side tells why the child went
-            child.stdin.write(line.encode() + b"\n")
-            child.stdin.flush()
-
     def _feed(self, requests: Iterable[Request], faults: list[BaseException]) -> None:
         """Write requests as fast as the pipe takes them, which is as fast as the worker reads."""
         try:
@@ -253,63 +173,22 @@ class VllmEngine:
                     line["sampling"] = dict(request.sampling)
                 if request.lora:
                     line["lora"] = request.lora
-                self._send(line)
+                self._child.send(line)
         except BaseException as fault:  # handed to the thread that called run()
             faults.append(fault)
         finally:
-            with contextlib.suppress(EngineError, ValueError):
-                self._send({"op": "end"})
+            with contextlib.suppress(EngineError):
+                self._child.send({"op": "end"})
 
-    def _next(self, limit_s: float) -> dict[str, Any]:
-        """The child's next event. Raises EngineError when it died, failed or fell silent."""
-        try:
-            event = self._events.get(timeout=limit_s)
-        except queue.Empty:
-            self.close()
-            raise EngineError(
-                f"the engine gave no sign of life for {limit_s:.0f} s and was ended; its log is {self.log}"
-            ) from None
-        if event is None:
-            raise EngineError(self._obituary())
+    def _next(self, limit_s: float) -> Event:
+        """The child's next event. Raises EngineError where it died, failed or fell silent."""
+        event = self._child.next(limit_s)
         if event["event"] in ("load_failed", "died"):
             raise EngineError(
                 f"vLLM {'could not load the model' if event['event'] == 'load_failed' else 'failed'}: "
-                f"{event['error']} (its log: {self.log})"
+                f"{event['error']} (its log: {self._child.log})"
             )
         return event
-
-    def _obituary(self) -> str:
-        child = self._child
-        code = child.wait() if child else None
-        how = (
-            "ended"
-            if code is None
-            else f"was killed by {signal.Signals(-code).name}"
-            if code < 0
-            else f"ended with code {code}"
-        )
-        memory = "; SIGKILL often means that memory ran out" if code == -signal.SIGKILL else ""
-        return f"the engine's process {how}{memory}{_last_words(self.log)} (its log: {self.log})"
-
-
-def _last_words(log: Path) -> str:
-    """The last line of a log that says something."""
-    with contextlib.suppress(OSError):
-        lines = [
-            line.strip() for line in log.read_bytes()[-20_000:].decode("utf-8", "replace").split("\n") if line.strip()
-        ]
-        if lines:
-            return f"; it last said: {lines[-1][:300]}"
-    return ""
-
-
-def _event(line: bytes) -> dict[str, Any] | None:
-    """What the worker says; None for a line of somebody else's, which may be JSON too."""
-    with contextlib.suppress(ValueError, RecursionError):
-        said = json.loads(line)
-        if isinstance(said, dict) and "event" in said:
-            return said
-    return None
 
 
 def _output(event: Mapping[str, Any]) -> Output:

@@ -46,7 +46,7 @@ def engine_of(
         meanwhile: called once, while the engine loads; what it raises ends the engine at once.
     """
     if k0 is not None:
-        return RoutingEngine(spec, model, sampling, log, k0, meanwhile=meanwhile)
+        return RoutingEngine(spec, model, sampling, log, adapters, k0=k0, meanwhile=meanwhile)
     kind = VllmEngine if spec.replicas == 1 else ReplicatedEngine
     return kind(spec, model, sampling, log, adapters, meanwhile=meanwhile)
 

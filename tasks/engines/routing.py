@@ -42,8 +42,9 @@ class RoutingEngine(VllmEngine):
         model: Path,
         sampling: Mapping[str, Any],
         log: Path,
-        k0: int | None = None,
+        adapters: Mapping[str, Path] | None = None,
         *,
+        k0: int | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> None:
         """As VllmEngine, and one engine however many replicas the job has. Its core always runs in the child's own
@@ -57,7 +58,7 @@ class RoutingEngine(VllmEngine):
         """
         devices = spec.devices[:1] if spec.devices else None
         alone = spec.model_copy(update={"in_process": True, "replicas": 1, "devices": devices})
-        super().__init__(alone, model, sampling, log, meanwhile=meanwhile)
+        super().__init__(alone, model, sampling, log, adapters, meanwhile=meanwhile)
         self._k0 = k0
         self._take: Callable[[Routed], None] | None = None
 

@@ -16,7 +16,6 @@ from ...exceptions import VLLMClientError
 from ...model_executor.layers.fused_moe.router.cpu_router import CPURouter
 
 DRIFTS_FROM = 3  # token
-SLOWER = 4
 
 
 def generated(
@@ -51,8 +50,8 @@ class LLMEngine:
         self.log = open(os.environ["STANDIN_LOG"], "ab", buffering=0) if "STANDIN_LOG" in os.environ else None  # noqa: SIM115
         self.step_s, self.kind_s = (float(os.environ.get(f"STANDIN_{of}_MS", "0")) / 1000 for of in ("STEP", "KIND"))
         self.steps = os.environ.get("STANDIN_STEPS")
-        if os.environ.get("CUDA_VISIBLE_DEVICES") == os.environ.get("STANDIN_SLOW_DEVICE", "none"):
-            self.step_s *= SLOWER
+        is_held = os.environ.get("CUDA_VISIBLE_DEVICES") == os.environ.get("STANDIN_HELD_DEVICE", "none")
+        self.held = os.environ.get("STANDIN_HELD") if is_held else None  # it steps once this file is gone
         if "STANDIN_ARGS" in os.environ:
             with open(os.environ["STANDIN_ARGS"], "w") as told:
                 json.dump(dataclasses.asdict(args), told)
@@ -114,6 +113,8 @@ class LLMEngine:
 
     def _pass_time(self) -> None:
         """A step's own time, and some for each kind of prompt that runs, as experts take when they are read."""
+        while self.held and os.path.exists(self.held):
+            time.sleep(0.005)
         if pause := self.step_s + self.kind_s * len({request[4] for request in self.running}):
             time.sleep(pause)
         if self.steps:
