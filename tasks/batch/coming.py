@@ -20,6 +20,7 @@ from orderproof.tasks.batch.growing import GrowingCheckpoint
 from orderproof.tasks.files import sync_folder
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.orders import PromptView
+from orderproof.tasks.orders.view import own_samples
 from orderproof.tasks.prompts.rows import Prompt, PromptError
 from orderproof.tasks.prompts.source import PromptSource
 from orderproof.tasks.prompts.stream import PromptStream
@@ -72,6 +73,7 @@ class Coming:
             first=rows.start,
             token_ids=lambda places: self._token_ids([prompts[int(i)] for i in places]),
             served=Served.by(self.job),
+            own_samples=lambda places: [own_samples(prompts[int(i)].sampling) for i in places],
         )
 
     def _text(self, prompt: Prompt) -> str:

@@ -33,13 +33,13 @@ LEAST_SAVED = 0.01  # experts of all layers; a swap that saves less may be an er
 
 
 def rank(prompts: PromptView, spec: OrderSpec, progress: Progress | None = None, carried: Carried = NOTHING) -> Ranking:
-    """Ranks are places after the swaps, in each window from 0.
+    """Ranks are places after the swaps, in each window from 0; a batch is as many prompts as run at once on average.
 
     Raises:
         OrderError: the signal tells nothing of experts.
         SignalError: no routes were captured.
     """
-    batch = prompts.served.batch or BATCH_PROMPTS
+    batch = prompts.at_once() or BATCH_PROMPTS
     row = offered(prompts, spec, progress, carried)
     ranking = row.ranked(exchanged(row.likely, batch))
     return replace(ranking, parameters={**ranking.parameters, "batch": batch})

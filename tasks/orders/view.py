@@ -5,7 +5,7 @@ In: tokenized prompts, or a plain list. Out: a `PromptView`. Knows nothing of fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,9 @@ class PromptView:
     first: int = 0  # place of the first one, where this is a part
     token_ids: Callable[[Places], Sequence[Sequence[int]]] | None = None  # of some prompts; None: not tokenized
     served: Served = UNKNOWN  # the model that will answer them
+    own_samples: Callable[[Places], Iterable[int | None]] | None = (
+        None  # `n` of some prompts' own sampling; None: of none
+    )
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -49,7 +52,7 @@ class PromptView:
         """Some neighbours, fewer where the prompts end; all of them: the view itself."""
         if not start and stop >= len(self):
             return self
-        token_ids = self.token_ids
+        token_ids, samples = self.token_ids, self.own_samples
         return PromptView(
             ids=self.ids[start:stop],
             labels=self.labels[start:stop],
@@ -60,11 +63,12 @@ class PromptView:
             first=self.first + start,
             token_ids=None if token_ids is None else lambda places: token_ids([start + int(i) for i in places]),
             served=self.served,
+            own_samples=None if samples is None else lambda places: samples([start + int(i) for i in places]),
         )
 
     def take(self, places: Sequence[int]) -> PromptView:
         """Some of the prompts, in the order given."""
-        token_ids = self.token_ids
+        token_ids, samples = self.token_ids, self.own_samples
         return PromptView(
             ids=[self.ids[i] for i in places],
             labels=[self.labels[i] for i in places],
@@ -74,7 +78,17 @@ class PromptView:
             source=self.source,
             token_ids=None if token_ids is None else lambda chosen: token_ids([places[int(k)] for k in chosen]),
             served=self.served,
+            own_samples=None if samples is None else lambda chosen: samples([places[int(k)] for k in chosen]),
         )
+
+    def at_once(self) -> int | None:
+        """How many of these prompts run beside each other, on average; None: the engine is not known."""
+        batch, usual = self.served.batch, self.served.samples
+        if batch is None:
+            return None
+        own = () if self.own_samples is None else self.own_samples(range(len(self)))
+        samples = np.fromiter((n or usual for n in own), np.int64)
+        return max(1, round(batch / (samples.mean() if len(samples) else usual)))
 
     def lengths(self) -> tuple[NDArray[np.int64], str]:
         """int64[N] and its unit: tokens where they are counted, otherwise characters."""
@@ -111,13 +125,26 @@ def view_of(prompts: PromptView | AnyPrompts, served: Served = UNKNOWN) -> Promp
             prompts.lengths,
             token_ids=lambda places: [prompts.token_ids(int(i)) for i in places],
             served=served,
+            own_samples=lambda places: [own_samples(prompts.samplings[int(i)]) for i in places],
         )
     return PromptView(
         ids=[str(_field(prompt, "id", i)) for i, prompt in enumerate(prompts)],
         labels=[None if (label := _field(prompt, "label", None)) is None else str(label) for prompt in prompts],
         text=lambda i: text_of(prompts[i], f"prompts[{i}]"),
         served=served,
+        own_samples=lambda places: [own_samples(_sampling(prompts[int(i)])) for i in places],
     )
+
+
+def _sampling(prompt: AnyPrompt) -> Any:
+    """Its own, or the body of a batch request, which holds it among other things."""
+    return _field(prompt, "body", None) or _field(prompt, "sampling", None)
+
+
+def own_samples(sampling: Any) -> int | None:
+    """`n` of a prompt's own sampling, or of a batch request's body; None: it does not say."""
+    n = sampling.get("n") if isinstance(sampling, Mapping) else None
+    return n if isinstance(n, int) and n > 0 else None
 
 
 def text_of(prompt: Any, where: str) -> str:

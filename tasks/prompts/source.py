@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from orderproof.tasks.files import md5_of
 from orderproof.tasks.orders import PromptView
+from orderproof.tasks.orders.view import own_samples
 from orderproof.tasks.prompts import OneForm, json_lines, prompt_of_line, read_prompts, refuse_unusable
 from orderproof.tasks.prompts.ids import id_key
 from orderproof.tasks.prompts.rows import Prompt, PromptError, prompt_of, row_word
@@ -137,7 +138,12 @@ class PromptSource:
             source=str(self.path),
             token_ids=lambda places: tokenizer(self.read(places))[1],
             served=served,
+            own_samples=self._own_samples,
         )
+
+    def _own_samples(self, places: Sequence[int] | NDArray[np.int64]) -> Iterator[int | None]:
+        for start in range(0, len(places), BATCH_PROMPTS):
+            yield from (own_samples(prompt.sampling) for prompt in self.read(places[start : start + BATCH_PROMPTS]))
 
     def _token_counts(self, tokenizer: Tokenizer) -> NDArray[np.int64]:
         counts = np.empty(len(self), np.int64)

@@ -22,13 +22,14 @@ class Served:
     model: Path | None = None  # folder of the checkpoint
     tokenizer: Path | None = None  # folder; None: the model's
     routes: Path | None = None  # file of captured routes; the predictor fitted on them lies beside it
-    batch: int | None = None  # prompts that run at once
+    batch: int | None = None  # sequences that run at once: each sample of a prompt is one
+    samples: int = 1  # of a prompt that does not say itself how many
 
     @classmethod
     def by(cls, job: Job) -> Served:
-        """The model that a job names. Each sample of a prompt takes a place of the batch."""
-        beside = max(1, round(job.engine.max_num_seqs / job.sampling.get("n", 1)))
-        return cls(job.model_path, job.tokenizer_path, job.data_dir / ROUTES_FILE, beside)
+        """The model that a job names."""
+        samples = job.sampling.get("n") or 1
+        return cls(job.model_path, job.tokenizer_path, job.data_dir / ROUTES_FILE, job.engine.max_num_seqs, samples)
 
 
 UNKNOWN = Served()

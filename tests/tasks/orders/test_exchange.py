@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,11 @@ import pytest
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.orders import OrderError, expert_friendly_order, make_order
 from orderproof.tasks.orders.exchange import BATCH_PROMPTS, LEAST_SAVED, best_swaps, exchanged
+from orderproof.tasks.orders.view import view_of
+from orderproof.tasks.prompts.source import PromptSource
 from orderproof.tasks.signals.served import Served
+from tests.e2e.batches import Bytes
+from tests.tasks.fake_engine import prompts_of
 from tests.tasks.signals.routed import Routed, make_routed
 from tests.tasks.trial_maker import make_job
 
@@ -114,11 +119,31 @@ def test_where_the_engine_is_not_known_the_record_says_what_batch_was_taken(rout
     assert order != make_order(spec, replace(routed.view, served=replace(routed.served, batch=5)), "md5")
 
 
-def test_a_job_s_engine_and_samples_say_how_many_prompts_run_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("of_job", "own", "at_once"),
+    [(1, [None] * 4, 8), (4, [None] * 4, 2), (1, [4, 4, 4, 4], 2), (4, [1, 1, 1, 1], 8), (1, [None, None, 3, 3], 4)],
+)
+def test_each_sample_of_a_prompt_takes_a_place_of_the_batch_also_those_that_it_asks_itself(
+    tmp_path: Path, of_job: int, own: list[int | None], at_once: int
+) -> None:
     job = make_job(tmp_path)
-    assert Served.by(job).batch == job.engine.max_num_seqs
-    four = job.model_copy(update={"sampling": {**job.sampling, "n": 4}})
-    assert Served.by(four).batch == job.engine.max_num_seqs / 4, "each sample of a prompt takes a place"
+    job = job.model_copy(update={"sampling": {**job.sampling, "n": of_job}})
+    served = Served.by(job)
+    assert served.batch == job.engine.max_num_seqs == 8
+    rows = [{"id": f"p{k}", "text": "a", **({} if n is None else {"sampling": {"n": n}})} for k, n in enumerate(own)]
+    lines = tmp_path / "prompts.jsonl"
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tokenized = prompts_of(["maths"] * 4, samplings=[row.get("sampling") for row in rows])
+    bodies = [{"body": {"prompt": "a", **row.get("sampling", {})}} for row in rows]
+    with PromptSource(lines) as source:
+        assert source.view(Bytes(), labels=False, lengths=False, served=served).at_once() == at_once  # type: ignore[arg-type]
+    assert [view_of(prompts, served).at_once() for prompts in (rows, bodies, tokenized)] == [at_once] * 3
+
+
+def test_a_part_of_the_prompts_has_the_samples_of_these_alone() -> None:
+    view = view_of([{"text": "a", "sampling": {"n": n}} for n in (1, 1, 4, 4)], Served(batch=8))
+    assert [view.part(0, 2).at_once(), view.part(2, 4).at_once(), view.take([3, 2]).at_once()] == [8, 2, 2]
+    assert view_of(["a"]).at_once() is None
 
 
 def test_a_signal_that_tells_of_no_experts_is_refused() -> None:
