@@ -79,10 +79,10 @@ def run_batch(
         held.enter_context(only_run(this.data_dir, wait=this.generate.when_running == "wait", waiting=_waiting))
         inputs = None if stream else recording.inputs_of(this)
         batch, why = begin_stream(this, stream, restart) if stream else begin(this, restart)
-        held.enter_context(batch.checkpoint)
         held.enter_context(batch.source)
+        held.enter_context(batch.checkpoint)  # closed first: a thread that still reads can then write nothing
         lines = (
-            OutputLines(batch.checkpoint, held.enter_context(open_output(output, batch.source.path)))
+            OutputLines(batch.checkpoint, held.enter_context(open_output(output, batch.source.path, this.prompts_path)))
             if output
             else None
         )

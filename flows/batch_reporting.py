@@ -37,6 +37,7 @@ from orderproof.tasks.prompts.stream import PromptStream
 BAR_EVERY_S = 0.25  # on a terminal alone
 NOTE_EVERY_S = 5.0  # beside the results, for `orderproof status`
 LOG_EVERY_S = 60.0
+PATIENCE_S = 5.0  # with a server that is told something while the batch ends
 
 
 class BatchReporter:
@@ -81,7 +82,7 @@ class BatchReporter:
     ) -> None:
         self.bar.stop()
         if kind is None:
-            self._tell(self.total or 0)
+            self._tell_the_end()
         if self.live:
             self.live.stop(whole=kind is None)
 
@@ -117,14 +118,23 @@ class BatchReporter:
         self.log.info("%d%s prompts; %.1f ms a step (median), %.1f sequences running%s", done, of_all,
                       run.steps.percentile(50), run.steps.running_mean, left)  # fmt: skip
 
-    def _tell(self, done: int, run: Generated | None = None) -> None:
+    def _tell(self, done: int, run: Generated) -> None:
+        self._send(self._percent(done))
+
+    def _tell_the_end(self) -> None:
+        """Behind what is being told, and waited for: whoever looks tomorrow shall not find it at 97 %."""
+        if self.telling:
+            self.telling.join(PATIENCE_S)
+        self._send(100.0)
+        if self.telling:
+            self.telling.join(PATIENCE_S)
+
+    def _send(self, percent: float) -> None:
         """Update the artifact beside the work: a server that does not answer must not hold up the engine."""
         if self.artifact is None or (self.telling and self.telling.is_alive()):
             return
         call = contextvars.copy_context().run
-        self.telling = threading.Thread(
-            target=call, args=(self._update, self.artifact, self._percent(done)), daemon=True
-        )
+        self.telling = threading.Thread(target=call, args=(self._update, self.artifact, percent), daemon=True)
         self.telling.start()
 
     @staticmethod

@@ -230,6 +230,11 @@ class _Pending:
     def __len__(self) -> int:
         return len(self.places)
 
+    @property
+    def sequences(self) -> int:
+        """That are sent and not answered: each sample of a prompt is one."""
+        return sum(sent.asked_samples for sent in list(self.flying.values()))
+
     def __iter__(self) -> Iterator[Request]:
         return self.between(0, len(self))
 
@@ -259,7 +264,7 @@ class _Pending:
 def _as_they_come(pending: _Pending, coming: Coming) -> Iterator[Request]:
     """First those that are in order, then window by window; how many there will be, nobody knows."""
     engine = pending.batch.job.engine
-    windows = coming.windows(lambda: len(pending.flying) < engine.replicas * engine.max_num_seqs)
+    windows = coming.windows(lambda: pending.sequences < engine.replicas * engine.max_num_seqs)
     for places in itertools.chain([pending.places], windows):
         for start in range(0, len(places), READ_AHEAD_PROMPTS):
             yield from pending.read(places[start : start + READ_AHEAD_PROMPTS].tolist())

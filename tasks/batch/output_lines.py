@@ -67,11 +67,14 @@ class OutputLines:
 
 
 @contextlib.contextmanager
-def open_output(path: str, prompts: Path) -> Iterator[IO[bytes]]:
+def open_output(path: str, *prompts: Path) -> Iterator[IO[bytes]]:
     """A file, written anew; or `-`, the standard output, which nothing else writes to meanwhile.
 
+    Args:
+        prompts: files that are never overwritten.
+
     Raises:
-        CheckpointError: the file cannot be written, or is the prompts' own.
+        CheckpointError: the file cannot be written, or is one of prompts.
     """
     if path == STANDARD_STREAM:
         sys.stdout.flush()
@@ -84,7 +87,7 @@ def open_output(path: str, prompts: Path) -> Iterator[IO[bytes]]:
             with contextlib.suppress(OSError):  # told already: each line was flushed
                 sink.close()
         return
-    if _is_one_of(path, prompts, Path("/dev/stdin")):
+    if _is_one_of(path, *prompts, Path("/dev/stdin")):
         raise CheckpointError(f"{path} holds the prompts and would be overwritten: name another file. Nothing was sent")
     try:
         opened = open(path, "wb")  # noqa: SIM115  (closed below)

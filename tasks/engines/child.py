@@ -49,7 +49,7 @@ class Child:
         return self._process.pid
 
     def start(self) -> None:
-        """Raises EngineError where the command does not start, the log cannot be written, or it was closed meanwhile."""
+        """Raises EngineError where command or log are not usable, or the child was closed meanwhile."""
         log = self._open_log()
         started: queue.Queue[subprocess.Popen[bytes] | OSError | ValueError] = queue.Queue()
         # The kernel's "parent died" signal follows the thread that started the child, so that thread must live as long

@@ -133,10 +133,10 @@ def recorded_batch(
     with ExitStack() as held:
         held.enter_context(only_run(job.data_dir, wait=job.generate.when_running == "wait"))
         batch, why = begin_stream(job, stream, restart) if stream else begin(job, restart)
-        held.enter_context(batch.checkpoint)
         held.enter_context(batch.source)
+        held.enter_context(batch.checkpoint)
         lines = (
-            OutputLines(batch.checkpoint, held.enter_context(open_output(output, batch.source.path)))
+            OutputLines(batch.checkpoint, held.enter_context(open_output(output, batch.source.path, job.prompts_path)))
             if output
             else None
         )

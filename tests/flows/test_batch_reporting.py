@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import datetime
 import logging
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
@@ -72,6 +75,34 @@ def test_artifacts_that_prefect_does_not_take_are_left_out_and_told(
     reporter = watched(batch)
     assert reporter.artifact is None
     assert "Prefect did not take the progress artifact: ConnectError" in caplog.text
+
+
+def test_the_artifact_ends_at_100_percent_also_where_the_server_is_slow_or_the_prompts_are_a_stream(
+    batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[float] = []
+
+    def slowly(_: UUID, percent: float) -> None:
+        time.sleep(0.2)
+        shown.append(percent)
+
+    monkeypatch.setattr(batch_reporting, "create_progress_artifact", lambda *_, **__: uuid4())
+    monkeypatch.setattr(batch_reporting, "update_progress_artifact", slowly)
+    monkeypatch.setattr(batch_reporting, "ARTIFACT_EVERY_S", 0.0)
+    watched(batch)
+    assert shown[-1] == 100.0
+    with BatchReporter(batch, None) as reporter:
+        reporter.total = None
+    assert shown[-1] == 100.0
+
+
+def test_a_server_that_never_answers_does_not_hold_up_the_end(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    never = threading.Event()
+    monkeypatch.setattr(batch_reporting, "create_progress_artifact", lambda *_, **__: uuid4())
+    monkeypatch.setattr(batch_reporting, "update_progress_artifact", lambda *_: never.wait())
+    monkeypatch.setattr(batch_reporting, "PATIENCE_S", 0.05)
+    assert watched(batch).telling is not None
+    never.set()
 
 
 def test_how_far_it_is_lies_beside_the_results(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,10 @@ def test_prompts_are_never_overwritten_by_their_results(tmp_path: Path, name: st
     prompts.write_text("{}")
     (tmp_path / "link.jsonl").symlink_to(prompts)
     (tmp_path / "hard.jsonl").hardlink_to(prompts)
-    with pytest.raises(CheckpointError, match=f"{name} holds the prompts"), open_output(str(tmp_path / name), prompts):
+    with (
+        pytest.raises(CheckpointError, match=f"{name} holds the prompts"),
+        open_output(str(tmp_path / name), tmp_path / "stream.jsonl", prompts),
+    ):
         pass
     assert prompts.read_text() == "{}"
 
