@@ -12,8 +12,8 @@ from prefect.logging import get_run_logger
 from orderproof.flows.reporting import artifact_key, left_out_if_it_fails
 from orderproof.tasks.baseline.pinned import Baseline, changes
 from orderproof.tasks.baseline.record import Reproduction
-from orderproof.tasks.batch.generation import Batch, engine_on_record
-from orderproof.tasks.batch.provenance import provenance_of
+from orderproof.tasks.batch.generation import Batch
+from orderproof.tasks.batch.provenance import engine_on_record, provenance_of
 from orderproof.tasks.engines import EngineInfo
 from orderproof.tasks.jobs import Job
 

@@ -8,7 +8,6 @@ outputs.parquet.
 from __future__ import annotations
 
 import itertools
-import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,18 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.tasks.asked import asked_of
-from orderproof.tasks.batch.checkpoint import FOLDER, Checkpoint, CheckpointError, open_checkpoint
+from orderproof.tasks.batch.checkpoint import FOLDER, Checkpoint, open_checkpoint
 from orderproof.tasks.batch.coming import SPOOL_FILE, Coming, token_ids_of
 from orderproof.tasks.batch.growing import open_growing
-from orderproof.tasks.batch.provenance import ENGINE_FILE
+from orderproof.tasks.batch.provenance import keep_engine
 from orderproof.tasks.batch.result import ALL_RIGHT, Result
 from orderproof.tasks.batch.sending import InWindows
 from orderproof.tasks.batch.step_summary import StepSummary
-from orderproof.tasks.engines import Engine, EngineError, EngineInfo, Failure, Figures, Output, Request
+from orderproof.tasks.engines import Engine, EngineError, Failure, Figures, Output, Request
 from orderproof.tasks.engines.requests import ASSUMED_TOKENS, BYTES_PER_TOKEN, predicted_work
 from orderproof.tasks.expectations.output_suite import FINISHED
 from orderproof.tasks.expectations.prompt_suite import asked_samples, asked_tokens
-from orderproof.tasks.files import write_atomically
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.lossy.acceptance import refuse_stream, require_engine, require_evidence
 from orderproof.tasks.models import ModelFacts, read_model
@@ -192,7 +190,7 @@ def generate(
         PromptError: the prompts were edited meanwhile, or a stream's next line is no prompt.
     """
     require_engine(batch.job, engine.info)
-    _refuse_other_engine(batch.checkpoint, engine)
+    keep_engine(batch.checkpoint.folder, engine.info, has_results=batch.checkpoint.resumed > 0)
     done, flying, counting = Generated(), dict[int, _Sent](), threading.Lock()
     before = batch.checkpoint.resumed
 
@@ -288,42 +286,6 @@ def _how_cut_short(answer: Output, asked: int | None) -> str | None:
     if asked is None or not cut or min(cut) >= asked:
         return None
     return f"cut short after {min(cut)} of {asked} tokens: prompt and output reach the model's length"
-
-
-def engine_on_record(info: EngineInfo) -> dict[str, Any]:
-    """What of an engine decides outputs, as far as it says so."""
-    machine, replicas = info.machine, info.settings.get("replicas", 1)
-    return {
-        **info.kind,
-        "device_name": machine.get("device"),
-        "threads": machine.get("threads"),
-        **({"replicas": replicas} if replicas > 1 else {}),  # noted, but never a reason to refuse: see `asked_of`
-    }
-
-
-def _refuse_other_engine(checkpoint: Checkpoint, engine: Engine) -> None:
-    """Results of two versions of an engine are not mixed either; which one it is shows only once it runs."""
-    told = engine_on_record(engine.info)
-    path = checkpoint.folder / ENGINE_FILE
-    try:
-        if not path.exists() or not checkpoint.resumed:
-            write_atomically(path, json.dumps(told, indent=1) + "\n")
-            return
-        held: Mapping[str, Any] = json.loads(path.read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be written: {error.strerror}") from None
-    except ValueError:
-        raise CheckpointError(
-            f"{path} is damaged, so it cannot be told which engine gave the results beside it. Begin anew with "
-            "--restart, which moves the checkpoint aside"
-        ) from None
-    now = engine.info.kind
-    then = {name: held.get(name) for name in now}
-    if then != now:
-        raise CheckpointError(
-            f"{checkpoint.folder} holds results of another engine ({json.dumps(then)}, now {json.dumps(now)}), and "
-            "they are never mixed. Start that one again, or begin anew with --restart, which moves the checkpoint aside"
-        )
 
 
 def failures(checkpoint: Checkpoint, most: int) -> tuple[int, list[Result]]:

@@ -1,12 +1,14 @@
 """What a job's outputs rest on, kept inside outputs.parquet: wherever DVC takes that file, its origin goes with it.
 
-In: a finished checkpoint; or an outputs.parquet. Out: `Provenance`. It holds no time and no name of a machine, so that
-the same inputs and outputs give the same file. Knows nothing of engines, trackers or DVC.
+In: what an engine says of itself, kept beside a checkpoint's key; a finished checkpoint; or an outputs.parquet. Out:
+`Provenance`. It holds no time and no name of a machine, so that the same inputs and outputs give the same file. Starts
+no engine, and knows nothing of trackers or DVC.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from orderproof.tasks.batch.checkpoint import KEY_FILE
+from orderproof.tasks.batch.checkpoint import KEY_FILE, CheckpointError
+from orderproof.tasks.engines import EngineInfo
+from orderproof.tasks.files import write_atomically
 
 SCHEMA: Final = "orderproof/outputs/1"
 METADATA_KEY = b"orderproof"
@@ -39,6 +43,45 @@ class Provenance(BaseModel):
     def in_schema(self, schema: pa.Schema) -> pa.Schema:
         """A schema whose file carries this."""
         return schema.with_metadata({METADATA_KEY: self.model_dump_json().encode()})
+
+
+def engine_on_record(info: EngineInfo) -> dict[str, Any]:
+    """What of an engine decides outputs, as far as it says so."""
+    machine, replicas = info.machine, info.settings.get("replicas", 1)
+    return {
+        **info.kind,
+        "device_name": machine.get("device"),
+        "threads": machine.get("threads"),
+        **({"replicas": replicas} if replicas > 1 else {}),  # noted, but never a reason to refuse: see `asked_of`
+    }
+
+
+def keep_engine(checkpoint: Path, info: EngineInfo, *, has_results: bool) -> None:
+    """Write down which engine gives a checkpoint's results; which one it is shows only once it runs.
+
+    Raises:
+        CheckpointError: the results there are of an engine of another kind, which are not mixed either; or it cannot
+            be written.
+    """
+    path = checkpoint / ENGINE_FILE
+    try:
+        if not path.exists() or not has_results:
+            write_atomically(path, json.dumps(engine_on_record(info), indent=1) + "\n")
+            return
+        held: Mapping[str, Any] = json.loads(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be written: {error.strerror}") from None
+    except ValueError:
+        raise CheckpointError(
+            f"{path} is damaged, so it cannot be told which engine gave the results beside it. Begin anew with "
+            "--restart, which moves the checkpoint aside"
+        ) from None
+    then = {name: held.get(name) for name in info.kind}
+    if then != info.kind:
+        raise CheckpointError(
+            f"{checkpoint} holds results of another engine ({json.dumps(then)}, now {json.dumps(info.kind)}), and they "
+            "are never mixed. Start that one again, or begin anew with --restart, which moves the checkpoint aside"
+        )
 
 
 def provenance_of(checkpoint: Path) -> Provenance:
