@@ -131,11 +131,21 @@ class Checkpoint:
         self._opened.close()
 
     def discard(self) -> None:
-        """Remove the folder, once its results lie elsewhere durably: first out of sight at once, then file by file."""
+        """Remove the folder, once its results lie elsewhere durably: first out of sight at once, then file by file.
+
+        Raises:
+            CheckpointError: it cannot be moved.
+        """
         self.close()
         finished = _out_of_sight(self.folder)
         shutil.rmtree(finished, ignore_errors=True)
-        os.replace(self.folder, finished)
+        try:
+            os.replace(self.folder, finished)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.folder} cannot be removed: {error.strerror}. The outputs and their record are there, so "
+                "nothing in it is needed any more: remove what it holds"
+            ) from None
         shutil.rmtree(finished, ignore_errors=True)
 
     def _recover(self) -> int:

@@ -34,7 +34,7 @@ def draw_batch(run: BatchRun, path: Path) -> Path | None:
             upper.axhline(run.time_per_batch_ms, color=FAINT, linewidth=0.8, linestyle="--")
         upper.set_ylim(0, max(1e-3, 1.15 * float(np.percentile(ms, HIGHEST_SHOWN_PERCENTILE))))
         upper.set_ylabel("time per batch (ms)")
-        upper.set_title(f"{run.lossy_first}{run.job}: {run.generated} requests in {run.order.method} order")
+        upper.set_title(_title(run))
         upper.text(0, 1.03, _subtitle(run), transform=upper.transAxes, color=FAINT, fontsize=9)
         lower.plot(at, running, color=RUNNING, linewidth=1.2, label="running")
         lower.plot(at, waiting, color=WAITING, linewidth=1.2, label="waiting in the engine")
@@ -43,6 +43,10 @@ def draw_batch(run: BatchRun, path: Path) -> Path | None:
         with atomic_file(path) as sink:
             figure.savefig(sink, format="png", dpi=DPI, facecolor="white")
     return path
+
+
+def _title(run: BatchRun) -> str:
+    return f"{run.lossy_first}{run.job}: {run.generated} requests in {run.order.method} order"
 
 
 def _subtitle(run: BatchRun) -> str:

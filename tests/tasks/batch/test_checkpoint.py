@@ -198,3 +198,20 @@ def test_a_folder_that_cannot_be_read_is_told_with_what_it_holds_and_nothing_sta
     with pytest.raises(CheckpointError, match=r"Input/output error.*The results so far are whole and kept there"):
         opened(tmp_path)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_checkpoint_that_cannot_be_moved_away_is_told_and_nothing_of_it_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = opened(tmp_path)
+    kept.append(result(1))
+
+    def busy(*_: object) -> None:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+    monkeypatch.setattr(os, "replace", busy)
+    with pytest.raises(CheckpointError, match="cannot be removed: Device or resource busy"):
+        kept.discard()
+    monkeypatch.undo()
+    with opened(tmp_path) as again:
+        assert again.read(1) == result(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from orderproof.tasks.batch.picture import _title
 from orderproof.tasks.batch.record import BatchRun
 from orderproof.tasks.batch.tracking import CURVE_POINTS, _record
 from orderproof.tasks.evidence import OrderRecord
@@ -30,6 +31,11 @@ def test_a_lossy_routing_is_in_a_tag_and_a_parameter_and_the_models_own_in_the_l
     own, lossy = _record(run(), None), _record(run(lossy_k0=2), None)
     assert ("lossy" in own.tags, own.params["routing"]) == (False, routing_named(None))
     assert (lossy.tags["lossy"], lossy.params["routing"]) == ("k0 = 2", routing_named(2))
+
+
+def test_the_picture_of_a_lossy_run_says_so_first() -> None:
+    assert _title(run()) == "it: 1 requests in label order"
+    assert _title(run(lossy_k0=2)) == f"{routing_named(2)}: it: 1 requests in label order"
 
 
 def test_no_two_points_of_a_curve_have_one_step() -> None:
