@@ -155,7 +155,7 @@ def test_an_accepted_lossy_routing_generates_and_everything_says_so(job: Job) ->
     assert held is not None
     assert held.key["lossy"] == {"k0": K0}
 
-    report(job, run, None)
+    report(job, run)
     report_reproduction(job, reproduce(job), None)
     told_mlflow = [(sent.data.tags["lossy"], sent.data.params["routing"][:5]) for sent in sent_runs(job)]
     assert told_mlflow == [("k0 = 2", "LOSSY")] * 2
