@@ -67,7 +67,7 @@ def capture(
     job: Name,
     params: Params = PARAMS,
     prompts: Annotated[
-        int | None, typer.Option(min=2, help="Sample so many; without it 32 batches' worth, and at least 1,024.")
+        int | None, typer.Option(min=2, help="Sample so many; without it 32 batches' worth, and at least 4,096.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the sample.")] = 0,
     time_steps: Annotated[bool, typer.Option(help="Also fit what a step costs, on the job's own engine.")] = True,

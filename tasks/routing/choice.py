@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -117,15 +118,25 @@ def oracle(routes: Routes, places: NDArray[np.int64], beside: int) -> NDArray[np
     return fewest_new([np.array(likely, np.float32)], beside - 1, pool=max(1, len(places)))
 
 
-@contextlib.contextmanager
 def _learned(
     specs: Sequence[OrderSpec], prompts: PromptView, routes: Routes, learned: NDArray[np.int64], served: Served
-) -> Iterator[Served]:
-    """The served model as it were known had only some of its routes been captured."""
+) -> AbstractContextManager[Served]:
+    if any(spec.signal in ROUTING_SIGNALS for spec in specs):
+        return learned_from(routes, learned, prompts, served)
+    return contextlib.nullcontext(replace(served, routes=None))
+
+
+@contextlib.contextmanager
+def learned_from(routes: Routes, learned: NDArray[np.int64], prompts: PromptView, served: Served) -> Iterator[Served]:
+    """The served model as it were known had only those routes been captured that stand at the places `learned`.
+
+    Args:
+        prompts: in them stand all captured ones.
+
+    Raises:
+        SignalError: they are too few to learn from.
+    """
     known = replace(served, routes=None)
-    if not any(spec.signal in ROUTING_SIGNALS for spec in specs):
-        yield known
-        return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / ROUTES_FILE
         with write_routes(path, routes.record) as writer:

@@ -16,7 +16,7 @@ from orderproof.tasks.orders import cluster, view_of
 from orderproof.tasks.prompts import TokenizedPrompts
 from orderproof.tasks.signals.served import UNKNOWN, Served
 
-LEAST_PROMPTS = 1024  # eight groups of equal size fill batches of 128 of their own
+LEAST_PROMPTS = 4096  # a prediction gains by each doubling (infra/bench/learning.py), and a capture takes minutes
 LEAST_BATCHES = 32  # batches' worth of prompts: the sliding window is full most of the time
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from orderproof.tasks.routing import RoutingError
 from orderproof.tasks.routing.routes import REMEDY, Routes, text_digest
 from orderproof.tasks.signals import Places, Prompts, Signal, SignalError
-from orderproof.tasks.signals.prediction import Part, captured_rows, cheap_features, predictor_of
+from orderproof.tasks.signals.prediction import Part, captured_rows, features_of, predictor_of
 from orderproof.tasks.signals.served import Served
 
 _log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def known_or_foretold(signal: str, part: Part, served: Served) -> Signal:
                 row[:] = real
         unknown = np.array([real is None for real in own], bool)
         if unknown.any():
-            features = cheap_features(predictor, prompts, np.asarray(places)[unknown], served)
+            features = features_of(predictor, prompts, np.asarray(places)[unknown], served)
             made[unknown] = predictor.roots(features, part)
         return made
 

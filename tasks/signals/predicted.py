@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.signals import Signal
-from orderproof.tasks.signals.prediction import cheap_features, predictor_of
+from orderproof.tasks.signals.prediction import features_of, predictor_of
 from orderproof.tasks.signals.served import Served
 
 
@@ -19,4 +19,4 @@ def load(spec: OrderSpec, served: Served) -> Signal:
         SignalError: no routes are known, or the predictor is another model's.
     """
     predictor = predictor_of(served, "predicted")
-    return lambda prompts, places: predictor.roots(cheap_features(predictor, prompts, places, served), "decode")
+    return lambda prompts, places: predictor.roots(features_of(predictor, prompts, places, served), "decode")

@@ -1,11 +1,12 @@
-"""From what is cheap to see of a prompt to how often it will use each expert: a ridge regression, fitted on captured
-routes.
+"""From what is cheap to see of a prompt to how often it will use each expert: a kernel ridge regression, fitted on
+captured routes.
 
 In: routes of some prompts, and those prompts. Out: a `Predictor`, and its file: plain arrays, no pickle. Knows nothing
 of how routes are captured or what predictions are used for.
 
-Cheap to see are the signal `token` and, reduced to its leading directions, `lexical`. Predicted are square roots of
-frequencies: their distances are those between distributions (Hellinger), not ruled by the few busiest experts.
+Cheap to see are the signal `token` and, reduced to its leading directions, `lexical`; landmarks.py makes the kernel of
+both. Predicted are square roots of frequencies: their distances are those between distributions (Hellinger), not ruled
+by the few busiest experts.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.models import fingerprint
 from orderproof.tasks.routing.routes import Routes, frequency_matrix
 from orderproof.tasks.signals import Places, Prompts, SignalError
+from orderproof.tasks.signals.landmarks import Landmarks, landmarks_among
 from orderproof.tasks.signals.served import Served
 from orderproof.tasks.signals.threads import one_thread
 
-FORMAT = "orderproof/predictor/1"
+FORMAT = "orderproof/predictor/2"
 LEXICAL_DIRECTIONS = 64
 ALPHAS = tuple(10.0 ** (k / 2) for k in range(-6, 9))  # of the ridge's penalty, 0.001 to 10,000
 LEAST_PROMPTS = 32  # fewer cannot tell a penalty
@@ -61,14 +63,15 @@ class Record:
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """Linear in the cheap features."""
+    """Linear in how alike a prompt is to landmarks."""
 
     record: Record
     lexical: NDArray[np.float32]  # [buckets, LEXICAL_DIRECTIONS or fewer]
+    landmarks: Landmarks
     weights: dict[Part, NDArray[np.float32]]  # [1 + features, layers · experts]; the first row is the constant
 
     def roots(self, features: NDArray[np.float32], part: Part) -> NDArray[np.float32]:
-        """float32[N, layers · experts]: square roots of a layer's shares, from `features` of the same N prompts."""
+        """float32[N, layers · experts]: square roots of a layer's shares, from `features_of` the same N prompts."""
         with one_thread():
             foretold: NDArray[np.float32] = features @ self.weights[part][1:] + self.weights[part][0]
         return np.maximum(foretold, 0, out=foretold)
@@ -110,7 +113,9 @@ def fit(prompts: Prompts, routes: Routes, served: Served) -> Predictor:
     with one_thread():
         token, triples = (_rows(name, prompts, places, served) for name in ("token", "lexical"))
         directions = _directions(triples)
-        features = np.hstack([token, triples @ directions]).astype(np.float64)
+        rows = np.hstack([token, triples @ directions])
+        landmarks = landmarks_among(rows)
+        features = landmarks.features(rows).astype(np.float64)
         parts = {part: _ridge(features, np.sqrt(frequency_matrix(routes, part))) for part in ("prefill", "decode")}
     record = routes.record
     return Predictor(
@@ -119,6 +124,7 @@ def fit(prompts: Prompts, routes: Routes, served: Served) -> Predictor:
             *(parts[part][1] for part in ("prefill", "decode")),
         ),
         directions,
+        landmarks,
         {"prefill": parts["prefill"][0], "decode": parts["decode"][0]},
     )  # fmt: skip
 
@@ -148,18 +154,28 @@ def _ridge(features: NDArray[np.float64], roots: NDArray[np.float32]) -> tuple[N
     return weights, Fitted(r2=float(r2), alpha=float(model.alpha_))
 
 
-def cheap_features(predictor: Predictor, prompts: Prompts, places: Places, served: Served) -> NDArray[np.float32]:
+def features_of(predictor: Predictor, prompts: Prompts, places: Places, served: Served) -> NDArray[np.float32]:
     """float32[places, features], as the predictor was fitted on."""
     token = signals.load(OrderSpec(signal="token"), served)(prompts, places)
     triples = signals.load(OrderSpec(signal="lexical"), served)(prompts, places)
-    return np.hstack([token, triples @ predictor.lexical])
+    with one_thread():
+        return predictor.landmarks.features(np.hstack([token, triples @ predictor.lexical]))
 
 
 def write_predictor(path: Path, predictor: Predictor) -> None:
     """Atomically, as npz."""
     record = json.dumps({"format": FORMAT, **asdict(predictor.record)})
     with atomic_file(path) as sink:
-        np.savez(sink, allow_pickle=False, record=np.array(record), lexical=predictor.lexical, **predictor.weights)
+        np.savez(
+            sink,
+            allow_pickle=False,
+            record=np.array(record),
+            lexical=predictor.lexical,
+            landmarks=predictor.landmarks.rows,
+            gamma=np.array(predictor.landmarks.gamma),
+            basis=predictor.landmarks.basis,
+            **predictor.weights,
+        )
     signals.forget()
     predictor_of.cache_clear()
 
@@ -178,7 +194,8 @@ def read_predictor(path: Path, model: Path) -> Predictor:
             parts: dict[str, Any] = {part: Fitted(**told.pop(part)) for part in ("prefill", "decode")}
             record = Record(**told, **parts)
             weights: dict[Part, NDArray[np.float32]] = {"prefill": file["prefill"], "decode": file["decode"]}
-            predictor = Predictor(record, file["lexical"], weights)
+            landmarks = Landmarks(file["landmarks"], float(file["gamma"]), file["basis"])
+            predictor = Predictor(record, file["lexical"], landmarks, weights)
     except FileNotFoundError:
         raise SignalError(f"{path} does not exist: `orderproof capture JOB` makes it, beside the routes") from None
     except (

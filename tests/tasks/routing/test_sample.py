@@ -11,7 +11,7 @@ from tests.tasks.fake_engine import mixed, prompts_of
 
 
 @pytest.mark.parametrize(
-    ("prompts", "batch", "size"), [(768, 16, 768), (10_000, 16, 1024), (100_000, 256, 8192), (5000, 256, 5000)]
+    ("prompts", "batch", "size"), [(768, 16, 768), (10_000, 16, 4096), (100_000, 256, 8192), (5000, 256, 5000)]
 )
 def test_a_sample_fills_batches_and_is_never_larger_than_the_job(prompts: int, batch: int, size: int) -> None:
     assert sample_size(prompts, batch) == size

@@ -12,7 +12,7 @@ from orderproof.tasks.routing.routes import Routes, frequency_matrix
 from orderproof.tasks.routing.routes_writer import write_routes
 from orderproof.tasks.signals import SignalError
 from orderproof.tasks.signals.prediction import (
-    cheap_features,
+    features_of,
     fit,
     learn,
     predictor_of,
@@ -41,7 +41,7 @@ def test_the_held_out_fit_is_what_refitting_without_each_prompt_gives(routed: Ro
     predictor = predictor_of(routed.served, "predicted")
     with routed.routes() as routes:
         roots = np.sqrt(frequency_matrix(routes, "decode"))
-    features = cheap_features(predictor, routed.view, range(80), routed.served).astype(np.float64)
+    features = features_of(predictor, routed.view, range(80), routed.served).astype(np.float64)
     left_out = np.empty_like(roots)
     for i in range(len(roots)):
         others = np.arange(len(roots)) != i
@@ -54,7 +54,7 @@ def test_the_held_out_fit_is_what_refitting_without_each_prompt_gives(routed: Ro
 
 def test_prompts_that_were_not_captured_are_foretold_their_kinds_experts(routed: Routed) -> None:
     predictor = predictor_of(routed.served, "predicted")
-    features = cheap_features(predictor, routed.view, range(80, 100), routed.served)
+    features = features_of(predictor, routed.view, range(80, 100), routed.served)
     shares = (predictor.roots(features, "decode") ** 2).reshape(20, LAYERS, EXPERTS)
     first_half = shares[..., : EXPERTS // 2].sum(axis=-1) > shares[..., EXPERTS // 2 :].sum(axis=-1)
     of_first_kind = np.array([prompt["label"] == "aeiou" for prompt in routed.prompts[80:]])

@@ -15,7 +15,7 @@ from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.routing.experts import frequencies
 from orderproof.tasks.routing.routes_writer import write_routes
 from orderproof.tasks.signals import SignalError
-from orderproof.tasks.signals.prediction import cheap_features, predictor_of
+from orderproof.tasks.signals.prediction import features_of, predictor_of
 from orderproof.tasks.signals.served import Served
 from tests.tasks.signals.routed import EXPERTS, LAYERS, Routed, make_routed
 
@@ -44,7 +44,7 @@ def copied(routed: Routed, folder: Path, **changes: Any) -> None:
 
 def test_predicted_rows_are_the_predictors_decode_frequencies(routed: Routed) -> None:
     predictor = predictor_of(routed.served, "predicted")
-    features = cheap_features(predictor, routed.view, range(100), routed.served)
+    features = features_of(predictor, routed.view, range(100), routed.served)
     assert rows_of(routed, "predicted").tobytes() == predictor.roots(features, "decode").tobytes()
 
 
@@ -58,7 +58,7 @@ def test_rows_are_real_where_routes_were_captured_and_foretold_elsewhere(
         for k in (0, 41, 79):
             assert np.allclose(rows[k] ** 2, frequencies(getattr(routes[k], part), EXPERTS), atol=1e-6)
     predictor = predictor_of(routed.served, signal)
-    features = cheap_features(predictor, routed.view, range(80, 100), routed.served)
+    features = features_of(predictor, routed.view, range(80, 100), routed.served)
     assert np.allclose(rows[80:], predictor.roots(features, part), atol=1e-6)
 
 

@@ -1,0 +1,104 @@
+"""How many prompts to capture: what a prediction learned from few and from many of them saves of others' experts.
+
+In: a job of params.yaml whose routes were captured (`orderproof capture JOB --prompts N`). Out: a line per number of
+prompts that the prediction learned from, with its R² and, by replay on captured prompts that were put aside, what the
+orders by it save of a shuffle's experts and of what the greedy oracle saves; means and standard deviations over random
+draws of those put aside. Nothing is timed on an engine.
+
+    python infra/demo/make_chat.py 6144 -o data/chat-large/prompts.jsonl     # and a job of it in params.yaml
+    python infra/bench/learning.py chat-large --learned 384 1536 5376 --held 768
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orderproof.tasks.jobs import Job, OrderSpec, load_job
+from orderproof.tasks.models import read_model
+from orderproof.tasks.orders import PromptView, make_order, view_of
+from orderproof.tasks.orders.shuffled import shuffle
+from orderproof.tasks.prompts import dataset_md5, read_prompts, tokenize
+from orderproof.tasks.routing.choice import SHUFFLES, learned_from, oracle
+from orderproof.tasks.routing.routes import Routes, open_routes
+from orderproof.tasks.routing.tally import Setting, tally_captured
+from orderproof.tasks.signals.prediction import predictor_of
+from orderproof.tasks.signals.served import Served
+
+Int64 = NDArray[np.int64]
+
+CLUSTERS = 64
+SPECS = {
+    "clusters": OrderSpec(signal="predicted", clusters=CLUSTERS),
+    "exchange": OrderSpec(method="exchange", signal="predicted", clusters=CLUSTERS),
+}
+RECIPE = OrderSpec(signal="embedding", clusters=16)
+
+
+def main() -> None:
+    options = _arguments()
+    job = load_job(options.params, options.job)
+    served, setting = Served.by(job), Setting.of(job)
+    view = view_of(tokenize(job, read_prompts(job.prompts_path)), served)
+    assert served.routes is not None  # of a job they always have a place
+    with open_routes(served.routes, read_model(job.model_path, job.model), dataset_md5(job.prompts_path)) as routes:
+        if max(options.learned) + options.held > len(routes):
+            raise SystemExit(f"{len(routes)} prompts are captured: fewer than --learned and --held together")
+        draws = [list(_draw(job, view, routes, setting, options, k)) for k in range(options.draws)]
+    print(f"{job.name}: {options.held} prompts put aside, {options.draws} draws of them")
+    print(
+        f"{'learned from':<16}{'R²':>8}{'saved by clusters':>22}{'of oracle':>12}{'by exchange':>18}{'of oracle':>12}"
+    )
+    for rows in zip(*draws, strict=True):
+        name, means, sds = rows[0][0], *((f(np.array([row[1] for row in rows]), axis=0)) for f in (np.mean, _sd))
+        told = [f"{mean:.1%} ± {sd:.1%}" for mean, sd in zip(means, sds, strict=True)]
+        print(f"{name:<16}{means[0]:>8.2f}{told[1]:>22}{means[2]:>9.0%} ± {sds[2]:.0%}", end="")
+        print(f"{told[3]:>18}{means[4]:>6.0%} ± {sds[4]:.0%}" if len(means) > 3 else "")
+
+
+def _draw(
+    job: Job, view: PromptView, routes: Routes, setting: Setting, options: argparse.Namespace, seed: int
+) -> Iterator[tuple[str, list[float]]]:
+    """The rows of one draw: name, and R², then experts saved and their share of the oracle's, by each order."""
+    place = {prompt_id: i for i, prompt_id in enumerate(view.ids)}
+    drawn = shuffle(len(routes), seed)
+    held, others = np.sort(drawn[: options.held]), drawn[options.held :]
+    aside, served = view.take([place[routes.ids[k]] for k in held.tolist()]), replace(view.served, batch=setting.batch)
+
+    def experts(order: Int64) -> float:
+        return tally_captured(routes, held[order].tolist(), setting).experts_per_layer
+
+    shuffled = float(np.mean([experts(shuffle(len(held), seed + k)) for k in range(SHUFFLES)]))
+    most = 1 - experts(oracle(routes, held, setting.batch)) / shuffled
+    recipe = 1 - experts(make_order(RECIPE, aside, "").permutation) / shuffled
+    yield "nothing: recipe", [np.nan, recipe, recipe / most]
+    for number in options.learned:
+        with learned_from(routes, np.sort(others[:number]), view, served) as known:
+            r2 = predictor_of(known, "predicted").record.decode.r2
+            permutations = [make_order(spec, replace(aside, served=known), "").permutation for spec in SPECS.values()]
+        saved = [1 - experts(permutation) / shuffled for permutation in permutations]
+        yield f"{number} prompts", [r2, *(value for one in saved for value in (one, one / most))]
+    yield "the oracle", [np.nan, most, 1.0]
+
+
+def _sd(values: NDArray[np.float64], axis: int) -> NDArray[np.float64]:
+    return np.std(values, axis=axis, ddof=min(1, len(values) - 1))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("job")
+    parser.add_argument("--params", type=Path, default=Path("params.yaml"))
+    parser.add_argument("--learned", type=int, nargs="+", default=[384, 768, 1536, 3072, 5376], help="prompts")
+    parser.add_argument("--held", type=int, default=768, help="prompts that are put aside and ordered")
+    parser.add_argument("--draws", type=int, default=5)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
