@@ -22,7 +22,14 @@ NameOrAll = Annotated[str | None, typer.Argument(metavar="[JOB]", help="A name u
 Params = Annotated[Path, typer.Option("--params", help="The project's params.yaml.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, for machines.")]
 PARAMS = Path("params.yaml")
-NO_SUCH_SERVER = ("Failed to reach API", "Found incompatible versions")  # as a flow begins, Prefect's RuntimeError says
+ANOTHER_SERVER = (
+    "Start a server of this version there (`prefect server start`), or unset PREFECT_API_URL: flows run without one"
+)
+WITHOUT_A_SERVER = {  # how Prefect's RuntimeError begins where a flow cannot → what to do
+    "Failed to reach API": ANOTHER_SERVER,
+    "Found incompatible versions": ANOTHER_SERVER,
+    "Timed out while attempting to connect": "See that there is room in PREFECT_HOME and that it can be written",
+}
 
 
 def examples(*lines: str) -> str:
@@ -57,11 +64,11 @@ def prefect_around(kept: str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not str(error).startswith(NO_SUCH_SERVER):
+        remedy = next((what for said, what in WITHOUT_A_SERVER.items() if str(error).startswith(said)), None)
+        if remedy is None:
             raise
         raise OrderproofError(
-            f"Prefect says: {str(error).rstrip('.')}. Nothing was begun. Start a server of this version there "
-            "(`prefect server start`), or unset PREFECT_API_URL: flows run without one"
+            f"Prefect says: {' '.join(str(error).split()).rstrip('.')}. Nothing was begun. {remedy}"
         ) from None
     except httpx.HTTPError as error:
         raise OrderproofError(
@@ -71,4 +78,9 @@ def prefect_around(kept: str) -> Iterator[None]:
 
 def say(value: Any, as_json: bool, lines: list[str]) -> None:
     """A command's answer, for machines or for people."""
-    print(json.dumps(value, ensure_ascii=False) if as_json else "\n".join(lines))
+    try:
+        print(json.dumps(value, ensure_ascii=False) if as_json else "\n".join(lines), flush=True)
+    except BrokenPipeError:
+        raise  # the reader has had enough
+    except OSError as error:
+        raise OrderproofError(f"the answer cannot be written to the standard output: {error.strerror}") from None

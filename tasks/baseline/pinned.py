@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from orderproof.tasks.asked import differences
+from orderproof.tasks.baseline.rows import refuse_other_rows
 from orderproof.tasks.batch.delivery import OUTPUTS_FILE
 from orderproof.tasks.batch.provenance import Provenance, read_provenance
 from orderproof.tasks.errors import OrderproofError
@@ -66,13 +67,15 @@ def find_baseline(job: Job, source: PromptSource) -> Baseline:
             "baseline, `dvc pull` brings one that was recorded"
         )
     try:
+        refuse_other_rows(path)  # which must not show after hours
         _refuse_other_prompts(job, path, source)
         _refuse_unusable_references(job, source)
         return Baseline(path, md5_of(path), read_provenance(path))
-    except (OSError, KeyError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException) as error:
+        why = " ".join(str(error).split()).rstrip(".")
         raise BaselineError(
-            f"{path} is not readable as outputs: {' '.join(str(error).split())}. `dvc checkout` brings a recorded one "
-            f"back, `orderproof generate {job.name}` makes a new one"
+            f"{path} is not readable as outputs: {why}. `dvc checkout` brings a recorded one back, "
+            f"`orderproof generate {job.name}` makes a new one"
         ) from None
 
 

@@ -16,11 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from orderproof.tasks.batch.delivery import OUTPUTS_SCHEMA
 from orderproof.tasks.outputs.disagreement import Int64
 
 ROWS_AT_ONCE = 8192
 KEYS = ("id", "sample")
-COLUMNS = (*KEYS, "text", "token_ids", "finish_reason")
+COMPARED = ("id", "text", "token_ids", "finish_reason")  # that every file of outputs has
+COLUMNS = (*COMPARED, "sample")
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Joined:
         in_step = _in_step(then, now, KEYS)
         if _count(then) == _count(now) and all(_keys(one).equals(_keys(other)) for one, other in in_step):
             return cls(then, now, None)
-        one, other = (_keys(pq.read_table(path, columns=_held(path, KEYS))) for path in (then, now))
+        one, other = (_keys(_as_delivered(pq.read_table(path, columns=_held(path, KEYS)))) for path in (then, now))
         found = pc.index_in(one, value_set=other)
         rows_then = np.flatnonzero(pc.is_valid(found).to_numpy(zero_copy_only=False))
         rows_now = pc.drop_null(found).to_numpy().astype(np.int64)
@@ -49,7 +51,9 @@ class Joined:
         if self.rows is None:
             yield from _in_step(self.then, self.now, COLUMNS)
             return
-        before, after = (pq.read_table(path, columns=_held(path, COLUMNS)) for path in (self.then, self.now))
+        before, after = (
+            _as_delivered(pq.read_table(path, columns=_held(path, COLUMNS))) for path in (self.then, self.now)
+        )
         for start in range(0, len(self.rows[0]), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
             yield before.take(self.rows[0][part]), after.take(self.rows[1][part])
@@ -61,8 +65,13 @@ def _in_step(then: Path, now: Path, names: Sequence[str]) -> Iterator[tuple[pa.T
         files = ((one, _held(then, names)), (other, _held(now, names)))
         batches = (file.iter_batches(ROWS_AT_ONCE, columns=columns) for file, columns in files)
         for pair in zip(*batches, strict=True):
-            first, second = (pa.Table.from_batches([batch]) for batch in pair)
+            first, second = (_as_delivered(pa.Table.from_batches([batch])) for batch in pair)
             yield first, second
+
+
+def _as_delivered(table: pa.Table) -> pa.Table:
+    """With the types that delivery wrote: whoever reads a file and writes it again, as pandas does, may change them."""
+    return table.cast(pa.schema([OUTPUTS_SCHEMA.field(name).with_nullable(True) for name in table.column_names]))
 
 
 def _keys(table: pa.Table) -> pa.Array:
@@ -76,6 +85,14 @@ def samples_of(table: pa.Table) -> pa.Array:
     if "sample" in table.column_names:
         return table["sample"].combine_chunks()
     return pa.array(np.zeros(len(table), np.int32))
+
+
+def refuse_other_rows(path: Path) -> None:
+    """Raise pa.ArrowException if a file holds no rows that could be compared, from its schema alone."""
+    schema = pq.read_schema(path)
+    if missing := [name for name in COMPARED if name not in schema.names]:
+        raise pa.ArrowInvalid(f"it has no column {', '.join(missing)}")
+    _as_delivered(schema.empty_table().select(_held(path, COLUMNS)))
 
 
 def _held(path: Path, names: Sequence[str]) -> list[str]:

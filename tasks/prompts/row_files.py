@@ -80,6 +80,8 @@ class Rows(Protocol):
 def open_source(source: str | Path) -> Iterator[tuple[str, io.BufferedReader]]:
     """A file's name for messages, and its bytes. Raises RowError if it cannot be read."""
     if str(source) == STANDARD_STREAM:
+        if sys.stdin is None:  # a shell's `<&-`
+            raise RowError("standard input: is closed. Give a pipe or a file")
         yield "standard input", cast(io.BufferedReader, sys.stdin.buffer)
         return
     try:
@@ -106,7 +108,7 @@ def rows_in(name: str, opened: BinaryIO) -> Iterator[Rows]:
     """
     with contextlib.ExitStack() as stack:
         file = opened
-        if opened is sys.stdin.buffer or not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+        if (sys.stdin and opened is sys.stdin.buffer) or not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
             file = stack.enter_context(tempfile.TemporaryFile())
             shutil.copyfileobj(opened, file)
         file.seek(0)

@@ -558,3 +558,23 @@ def test_an_interrupt_is_one_message_whatever_a_library_makes_of_it(
         signal.signal(signal.SIGINT, before)
     assert ended.value.code == 130
     assert capsys.readouterr().err.startswith("orderproof: interrupted")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("order - -o sorted.jsonl --method label <&-", "standard input: is closed"),
+        ("order {prompts} -o /dev/full --method label", "/dev/full: cannot be written: No space left on device"),
+        ("order {prompts} -o sorted.jsonl --method label --json > /dev/full", "answer cannot be written"),
+    ],
+)
+def test_a_standard_stream_that_cannot_be_used_is_one_message(prompts: Path, words: str, message: str) -> None:
+    command = f"{sys.executable} -m orderproof.flows.cli {words.format(prompts=prompts)}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert message in done.stderr
+
+
+def test_a_closed_standard_input_is_nothing_to_a_command_that_reads_files(prompts: Path) -> None:
+    command = f"{sys.executable} -m orderproof.flows.cli order {prompts} -o sorted.jsonl --method label <&-"
+    subprocess.run(command, shell=True, check=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
+import signal
 import stat
 import subprocess
 import sys
@@ -12,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from orderproof.tasks.files import append_line, atomic_file, md5_of, write_atomically
+from orderproof.tasks.errors import OrderproofError
+from orderproof.tasks.files import FileError, append_line, atomic_file, md5_of, write_atomically
 
 
 @pytest.fixture
@@ -119,3 +122,38 @@ def test_the_hash_is_the_one_that_md5_gives_for_the_bytes(tmp_path: Path) -> Non
     content = os.urandom(3_000_000)
     (tmp_path / "a").write_bytes(content)
     assert md5_of(tmp_path / "a") == hashlib.md5(content).hexdigest()
+
+
+def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        for write in (lambda: write_atomically(path, b"x" * 5000), lambda: append_line(path, "x" * 5000)):
+            with pytest.raises(FileError, match=r"a\.bin cannot be written: File too large\. Make room") as told:
+                write()
+            assert isinstance(told.value, OSError)
+            assert isinstance(told.value, OrderproofError)
+            assert (told.value.filename, told.value.strerror) == (str(path), "File too large")
+            assert names(tmp_path) == ["a.bin"]
+            assert path.read_bytes().startswith(b"old")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+
+
+def test_a_folder_that_cannot_be_made_is_told_by_the_file_s_name(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match=r"file/a\.bin cannot be written: (Not a directory|File exists)"):
+        write_atomically(tmp_path / "file" / "a.bin", b"")
+
+
+def test_an_error_of_another_file_stays_what_it_is(tmp_path: Path) -> None:
+    def copy_nothing() -> None:
+        with atomic_file(tmp_path / "a.bin") as sink:
+            sink.write((tmp_path / "none").read_bytes())
+
+    with pytest.raises(FileNotFoundError, match="none"):
+        copy_nothing()

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from orderproof.tasks.baseline import pinned
 from orderproof.tasks.baseline.picture import draw_divergence
-from orderproof.tasks.baseline.pinned import BaselineError, changes
+from orderproof.tasks.baseline.pinned import FOLDER, BaselineError, changes
 from orderproof.tasks.baseline.record import (
     NEWEST_FILE,
     Reproduction,
@@ -177,6 +178,31 @@ def test_batch_invariance_is_refused_where_vllm_has_none(job: Job) -> None:
     asked = again(job, engine={**job.engine.model_dump(), "batch_invariant": True}, sampling={"temperature": 0})
     with pytest.raises(EngineError, match=r"no batch-invariant mode .* compute capability 8\.0"):
         reproduce(asked)
+
+
+@pytest.mark.parametrize("column", ["id", "text", "token_ids", "finish_reason"])
+def test_a_baseline_without_a_column_is_refused_before_anything_is_generated(job: Job, column: str) -> None:
+    path = job.data_dir / OUTPUTS_FILE
+    pq.write_table(pq.read_table(path).drop_columns([column]), path)
+    with pytest.raises(BaselineError, match=f"outputs: it has no column {column}. `dvc checkout`"):
+        reproduce(job)
+    assert not (job.data_dir / FOLDER).exists()
+
+
+def test_a_baseline_of_other_types_is_refused_before_anything_is_generated(job: Job) -> None:
+    path = job.data_dir / OUTPUTS_FILE
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(table.column_names.index("token_ids"), "token_ids", table["text"]), path)
+    with pytest.raises(BaselineError, match="is not readable as outputs: Unsupported cast from string to list"):
+        reproduce(job)
+    assert not (job.data_dir / FOLDER).exists()
+
+
+def test_a_baseline_that_pandas_wrote_again_is_compared_as_before(job: Job) -> None:
+    path = job.data_dir / OUTPUTS_FILE
+    pq.read_table(path).to_pandas().to_parquet(path)
+    assert pq.read_schema(path).field("id").type == pa.large_string()
+    assert reproduce(job).outputs.identical == PROMPTS
 
 
 def test_there_must_be_a_baseline(job: Job) -> None:
