@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -159,8 +158,7 @@ def _about_the_promoted(plan: Plan, pinned: promotion.Promotion, outcome: Outcom
 def demote(job: Job, ids: Sequence[str], reason: str) -> tuple[promotion.Promotion, list[str]]:
     """Go back to the file's own order, and tell DVC and git. Returns the record and what to know of it."""
     back = promotion.demote(job, ids, reason)
-    recorded = dvc.record_again(job.root, dvc.stage_of(job.name), NEVER_MEASURED)
-    notes = _publish(job, recorded, back.headline)
+    notes = _record_again(job, back.headline)
     if job.lossy_k0 is not None:
         notes.append(f"{routing_named(job.lossy_k0)} stays accepted: accept_lossy in params.yaml is yours to remove")
     return back, notes
@@ -175,12 +173,16 @@ def keep_lossy(job: Job, report: LossyReport, inputs: Inputs) -> tuple[Path, lis
     if read_model(job.model_path, job.model, job.adapters).fingerprint != inputs.model:
         raise dvc.InputsChanged(f"{job.model} changed while it was compared: nothing is kept; compare again")
     dvc.compare_inputs(job.root, inputs.files, inputs.params)
-    kept = write_page(job, report)
+    return write_page(job, report), _record_again(job, lines(report)[0])
+
+
+def _record_again(job: Job, message: str) -> list[str]:
+    """Tell DVC and git of files that were written beside a measurement. They stand whatever these say, in notes."""
+    stage = dvc.stage_of(job.name)
     try:
-        recorded = dvc.record_again(job.root, dvc.stage_of(job.name), NEVER_MEASURED)
+        return _publish(job, dvc.record_again(job.root, stage, NEVER_MEASURED), message)
     except dvc.DvcError as error:
-        return kept, [f"not recorded in DVC: {error}"]
-    return kept, _publish(job, recorded, lines(report)[0])
+        return [f"not recorded in DVC: {error}. When that is mended: `dvc commit --force {stage}`"]
 
 
 def _publish(job: Job, recorded: dvc.Recorded, message: str) -> list[str]:
@@ -193,7 +195,7 @@ def _publish(job: Job, recorded: dvc.Recorded, message: str) -> list[str]:
         return [f"not published: {error}"]
 
 
-def record_outputs(job: Job, stage: str, inputs: Inputs, made: Mapping[str, str], message: str) -> Sequence[str]:
+def record_outputs(job: Job, stage: str, inputs: Inputs, made: Mapping[str, str], message: str) -> list[str]:
     """Tell DVC what was generated in the job's order, and git as far as the job asks for it.
 
     Args:
@@ -204,20 +206,16 @@ def record_outputs(job: Job, stage: str, inputs: Inputs, made: Mapping[str, str]
         What to know of it.
 
     Raises:
-        DvcError: DVC or git failed, or an input changed meanwhile, which is then not recorded.
+        DvcError: DVC failed, or an input changed meanwhile: nothing is recorded then.
     """
     name, order = dvc.stage_of(job.name, stage), job.data_dir / promotion.ORDER_FILE
     pinned = {str(order.relative_to(job.root)): md5_of(order)} if order.exists() else {}
-    recorded = dvc.record_in_dvc(job.root, name, {**inputs.files, **made, **pinned}, inputs.params)
-    if not recorded.recorded:
-        return [f"not recorded in DVC: {recorded.why}"]
-    return publish.publish(job.root, name, job.reporting.publish, message).notes
+    return _publish(job, dvc.record_in_dvc(job.root, name, {**inputs.files, **made, **pinned}, inputs.params), message)
 
 
 def git_revision(root: Path) -> str | None:
-    """The commit that the project stands on; None outside of git, or where it is not installed."""
+    """The commit that the project stands on; None outside of git, or where git is not installed."""
     try:
-        asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
-    except OSError:
+        return dvc.run_tool(root, "git", ["git"], ["rev-parse", "HEAD"]).strip()
+    except dvc.DvcError:
         return None
-    return asked.stdout.strip() or None if asked.returncode == 0 else None

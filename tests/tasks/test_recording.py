@@ -21,8 +21,8 @@ from orderproof.tasks.models import read_model
 from orderproof.tasks.orders import Order
 from orderproof.tasks.outcome import Outcome, outcome_of
 from orderproof.tasks.plan import Plan
-from orderproof.tasks.promotion import PromotionError, read_promotion
-from orderproof.tasks.promotion.dvc import DvcError, InputsChanged
+from orderproof.tasks.promotion import PromotionError, publish, read_promotion
+from orderproof.tasks.promotion.dvc import DvcError, InputsChanged, Recorded
 from orderproof.tasks.prompts import TokenizedPrompts
 from orderproof.tasks.verdict import Rule
 from tests.tasks.trial_maker import LABELS, make_trial
@@ -184,6 +184,38 @@ def test_a_dvc_that_fails_is_a_note_because_the_order_is_pinned(
     outcome = project.record(project.trial())
     assert any("no space left" in note for note in outcome.notes)
     assert read_promotion(project.job) == outcome.promotion
+
+
+def test_a_dvc_that_fails_leaves_the_order_demoted_and_is_a_note(project: Project) -> None:
+    project.record(project.trial())
+    (project.job.root / "dvc.lock").write_text("stages: [")
+    back, notes = recording.demote(project.job, project.plan.prompts.ids, "a new model next week")
+    assert read_promotion(project.job) == back
+    assert not back.promoted
+    assert any("dvc.lock is not readable" in note and "`dvc commit --force measure@six-domains`" in note
+               for note in notes)  # fmt: skip
+
+
+@pytest.mark.parametrize("why", ["", "the remote is gone"])
+def test_outputs_that_were_recorded_and_not_published_are_not_said_to_be_unrecorded(
+    project: Project, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    def publishes(*_: Any) -> publish.Published:
+        if why:
+            raise DvcError(why)
+        return publish.Published()
+
+    monkeypatch.setattr("orderproof.tasks.promotion.dvc.record_in_dvc", lambda *_: Recorded("generate@it", True))
+    monkeypatch.setattr("orderproof.tasks.promotion.publish.publish", publishes)
+    notes = recording.record_outputs(project.job, "generate", project.inputs, {}, "made")
+    assert notes == ([f"not published: {why}"] if why else [])
+
+
+def test_inside_a_stage_nobody_is_told_that_outputs_are_not_recorded(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DVC_STAGE", "generate@six-domains")
+    assert recording.record_outputs(project.job, "generate", project.inputs, {}, "made") == []
 
 
 # -- verdicts that were reached and lost -------------------------------------------------------------------------------
