@@ -25,7 +25,7 @@ def asked_of(job: Job, model: ModelFacts) -> dict[str, Any]:
         "model": model.fingerprint,
         "tokenizer": fingerprint(job.tokenizer_path) if job.tokenizer else None,  # None: the model's
         "engine": {
-            "command": list(engine.command),
+            "command": engine.command_on_record,
             "in_process": engine.in_process,
             "args": engine.args,
             "env": engine.environment_on_record,
@@ -46,7 +46,8 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
+    """An empty mapping has none: it says nothing, like one that is absent."""
+    if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _leaves(inner, f"{name}.{key}" if name else str(key))
     else:

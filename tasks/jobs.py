@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.looks import Looks
@@ -29,6 +29,7 @@ from orderproof.tasks.looks import Looks
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _NO_ARGUMENT = re.compile("[\0\ud800-\udfff]")  # what no process can be given: NUL and halves of surrogate pairs
 SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+SECRET_OF_COMMAND = re.compile(rf"(\w*(?:{SECRET.pattern})\w*=).+", re.IGNORECASE | re.DOTALL)
 # Folders beside the jobs' own, and the key that lies under every job.
 RESERVED_NAMES = frozenset(
     {"models", "placebo", "validation", "routing", "lossy", "plan", "generate", "baseline", "defaults"}
@@ -118,6 +119,11 @@ class EngineSpec(_Strict):
     def environment_on_record(self) -> dict[str, str]:
         """What records hold of the engine's environment: they go to trackers and remotes, and a token must not."""
         return {name: "(hidden)" if SECRET.search(name) else value for name, value in self.environment.items()}
+
+    @property
+    def command_on_record(self) -> list[str]:
+        """The command likewise, without the values of `NAME=value` in it, as of `docker run -e`."""
+        return [SECRET_OF_COMMAND.sub(r"\1(hidden)", word) for word in self.command]
 
     @property
     def max_num_seqs(self) -> int:
@@ -253,7 +259,7 @@ def load_jobs(params: Path) -> dict[str, Job]:
         JobError: the file is missing, is not YAML, or holds an unknown key, a wrong type or an unusable name.
     """
     document = _read_yaml(params)
-    _refuse_unknown(document, ("defaults", "jobs", *BESIDE_THE_JOBS, "demo"), "")
+    _refuse_unknown(params, document, ("defaults", "jobs", *BESIDE_THE_JOBS, "demo"), "")
     jobs = document.get("jobs")
     if not isinstance(jobs, Mapping) or not jobs:
         raise JobError(f"{params}: `jobs` must map at least one name to a job")
@@ -261,7 +267,7 @@ def load_jobs(params: Path) -> dict[str, Job]:
         raise JobError(f"{params}: `defaults` is missing, and DVC's stages name it: add a line `defaults: {{}}`")
     _mapping(params, "defaults", document["defaults"])
     for part in BESIDE_THE_JOBS:
-        _refuse_unknown(_mapping(params, part, document.get(part)), ("defaults", *map(str, jobs)), f"{part}.")
+        _refuse_unknown(params, _mapping(params, part, document.get(part)), ("defaults", *map(str, jobs)), f"{part}.")
     return {_job_name(params, name): _build(params, name, document, body) for name, body in jobs.items()}
 
 
@@ -282,12 +288,19 @@ def _read_yaml(params: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise JobError(f"{params} cannot be read: {error.strerror}") from None
     except (YAMLError, UnicodeDecodeError) as error:
-        raise JobError(f"{params} is not readable as YAML: {' '.join(str(error).split())}") from None
+        raise JobError(f"{params} is not readable as YAML: {_problem(error)}") from None
     except RecursionError:
         raise JobError(f"{params} is not readable as YAML: it is nested too deeply. Write it flatter") from None
     if not isinstance(document, Mapping):
         raise JobError(f"{params}: expected the keys `defaults`, `jobs` and `reporting`")
     return document
+
+
+def _problem(error: Exception) -> str:
+    """What is wrong with a document, and on which line, where the parser knows; without its advice to programmers."""
+    if isinstance(error, MarkedYAMLError) and error.problem_mark:
+        return f"line {error.problem_mark.line + 1}: {error.problem}"
+    return " ".join(str(error).split())
 
 
 def _job_name(params: Path, name: Any) -> str:
@@ -320,12 +333,13 @@ def _build(params: Path, name: str, document: Mapping[str, Any], body: Any) -> J
     merged = _merge(document.get("defaults") or {}, body)
     for key in ("name", "root", *BESIDE_THE_JOBS):
         if key in merged:
-            raise JobError(f"{params}: jobs.{name}.{key} is not a key of a job" + _hint_for(key, name))
+            place = ".".join(_place(document, name, (key,), of_job=True))
+            raise JobError(f"{params}: {place} is not a key of a job" + _hint_for(key, name))
     beside = {part: _part_beside(params, part, document.get(part) or {}, name) for part in BESIDE_THE_JOBS}
     try:
         job = Job.model_validate({**merged, **beside, "name": name, "root": params.resolve().parent})
     except ValidationError as error:
-        raise JobError("\n".join(_explain(params, name, detail) for detail in error.errors())) from None
+        raise JobError("\n".join(_explain(params, document, name, detail) for detail in error.errors())) from None
     _check_engine(params, job)
     return job
 
@@ -415,17 +429,38 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _explain(params: Path, name: str, detail: Any) -> str:
+def _explain(params: Path, document: Mapping[str, Any], name: str, detail: Any) -> str:
     """One line for one of pydantic's complaints, with the nearest right key for a wrong one."""
-    path = [str(part) for part in detail["loc"]]
-    path = [path[0], name, *path[1:]] if path[:1] and path[0] in BESIDE_THE_JOBS else ["jobs", name, *path]
-    where = f"{params}: {'.'.join(path)}"
+    where = f"{params}: {'.'.join(map(str, _place(document, name, detail['loc'])))}"
     if detail["type"] == "extra_forbidden":
         known = _keys_beside(detail["loc"])
-        return f"{where} is not a key{_nearest(path[-1], known) or '; known here: ' + ', '.join(known)}"
+        near = _nearest(str(detail["loc"][-1]), known) or "; known here: " + ", ".join(known)
+        return f"{where} is not a key{near}"
     if detail["type"] == "missing":
         return f"{where} is missing"
     return f"{where}: {detail['msg'].removeprefix('Value error, ')}, not {detail['input']!r}"
+
+
+def _place(document: Mapping[str, Any], name: str, path: tuple[Any, ...], *, of_job: bool = False) -> tuple[Any, ...]:
+    """Where in the file a value of a job stands: with the job, or among the defaults under it.
+
+    `of_job`: also a part that belongs beside the jobs was written into one.
+    """
+    if path and path[0] in BESIDE_THE_JOBS and not of_job:
+        part, *inner = path
+        own, shared = (part, name, *inner), (part, "defaults", *inner)
+    else:
+        own, shared = ("jobs", name, *path), ("defaults", *path)
+    return shared if _stands(document, shared) and not _stands(document, own) else own
+
+
+def _stands(value: Any, path: tuple[Any, ...]) -> bool:
+    for key in path:
+        try:
+            value = value[key]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True
 
 
 def _keys_beside(path: tuple[Any, ...]) -> list[str]:
@@ -439,11 +474,11 @@ def _keys_beside(path: tuple[Any, ...]) -> list[str]:
     return [key for key in model.model_fields if key not in ("name", "root", *BESIDE_THE_JOBS)]
 
 
-def _refuse_unknown(mapping: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+def _refuse_unknown(params: Path, mapping: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
     for key in mapping:
         if key not in known:
             near = _nearest(str(key), known) or "; known here: " + ", ".join(known)
-            raise JobError(f"params.yaml: {where}{key} is not a key{near}")
+            raise JobError(f"{params}: {where}{key} is not a key{near}")
 
 
 def _nearest(word: str, known: Any) -> str:

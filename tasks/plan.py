@@ -92,7 +92,7 @@ class Plan:
             prompt_tokens=int(self.prompts.offsets[-1]),
             model=self.model.as_dict(),
             engine={
-                "command": list(spec.command),
+                "command": spec.command_on_record,
                 "env": spec.environment_on_record,
                 "args": spec.args,
                 **engine.settings,

@@ -166,7 +166,7 @@ def asked_tokens(job: Job, samplings: Iterable[Mapping[str, Any] | None]) -> Ite
     A prompt's own sampling goes before the job's; given nowhere it is vLLM's default, and `null` is no limit.
     """
     of_job = job.sampling.get("max_tokens", VLLM_MAX_TOKENS)
-    if of_job is not None and (not isinstance(of_job, int) or of_job < 1):
+    if of_job is not None and (not isinstance(of_job, int) or isinstance(of_job, bool) or of_job < 1):
         raise JobError(f"jobs.{job.name}.sampling.max_tokens must be a whole number from 1, not {shown(of_job)}")
     return ((own or {}).get("max_tokens", of_job) for own in samplings)
 

@@ -16,3 +16,9 @@ def test_differences_name_what_was_added_changed_and_taken_away() -> None:
         'e: absent → "x"',
     ]
     assert differences(KEY, json.loads(json.dumps(KEY))) == []
+
+
+def test_what_is_added_to_an_empty_part_is_one_difference() -> None:
+    assert differences({"env": {}}, {"env": {"A": "1"}}) == ['env.A: absent → "1"']
+    assert differences({"env": {"A": "1"}}, {"env": {}}) == ['env.A: "1" → absent']
+    assert differences({"env": {}}, {}) == []

@@ -187,9 +187,10 @@ def test_a_model_that_does_not_say_its_length_must_be_told(validate: Any, tmp_pa
         validate([row("a")], model=tmp_path / "silent")
 
 
-def test_a_jobs_unusable_max_tokens_is_named(validate: Any) -> None:
+@pytest.mark.parametrize("tokens", [0, True, 1.5])
+def test_a_jobs_unusable_max_tokens_is_named(validate: Any, tokens: Any) -> None:
     with pytest.raises(JobError, match=r"jobs\.tried\.sampling\.max_tokens must be a whole number"):
-        validate([row("a")], sampling={"max_tokens": 0})
+        validate([row("a")], sampling={"max_tokens": tokens})
 
 
 def test_a_prompt_of_no_tokens_is_refused(validate: Any, tmp_path: Path) -> None:
