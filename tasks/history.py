@@ -9,9 +9,9 @@ import math
 
 import numpy as np
 
-from orderproof.tasks.evidence import CANDIDATE, CONTROL, EvidenceError, History, Manifest
+from orderproof.tasks.evidence import EvidenceError, History, Manifest
 from orderproof.tasks.jobs import Job
-from orderproof.tasks.judgement import is_vacuous, pass_outputs
+from orderproof.tasks.judgement import is_vacuous, log_ratio, pass_outputs
 from orderproof.tasks.models import ModelFacts
 from orderproof.tasks.outputs import OutputsError, churn, detectable_excess
 
@@ -33,9 +33,8 @@ def noise_sd(job: Job, model: ModelFacts, history: History) -> float | None:
         manifest = trial.manifest
         if not _same_engine(job, model, manifest):
             continue
-        rates = [[getattr(b.passes[arm], manifest.rule.metric) for arm in (CONTROL, CANDIDATE)] for b in trial.blocks()]
-        if len(rates) > 1:
-            ratios = np.log([candidate / control for control, candidate in rates])
+        ratios = np.array([log_ratio(block, manifest.rule.metric) for block in trial.blocks()])
+        if len(ratios) > 1 and np.isfinite(ratios).all():  # otherwise its verdict was `invalid`
             squares += float(((ratios - ratios.mean()) ** 2).sum())
             freedom += len(ratios) - 1
     return math.sqrt(squares / freedom) if freedom else None

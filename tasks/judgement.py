@@ -34,7 +34,7 @@ def judge(trial: Trial) -> Verdict | None:
     if not spoilt and len(blocks) not in rule.looks:
         return None
     refuse_unregistered(trial)
-    ratios = [_log_ratio(block, rule.metric) for block in blocks]
+    ratios = [log_ratio(block, rule.metric) for block in blocks]
     return decide(ratios, rule, compare_outputs(trial, blocks) if blocks and not spoilt else None, invalid=spoilt)
 
 
@@ -73,7 +73,8 @@ def is_vacuous(sampling: Mapping[str, Any]) -> bool:
     return (1.0 if temperature is None else float(temperature)) >= 1.0 and sampling.get("seed") is None
 
 
-def _log_ratio(block: Block, metric: str) -> float:
+def log_ratio(block: Block, metric: str) -> float:
+    """ln(rate_candidate / rate_control); NaN where a rate is zero."""
     candidate, control = (getattr(block.passes[arm], metric) for arm in (CANDIDATE, CONTROL))
     return math.log(candidate / control) if candidate > 0 and control > 0 else math.nan
 

@@ -19,6 +19,7 @@ from orderproof.tasks.models import MoeFacts
 from orderproof.tasks.orders import make_order
 from orderproof.tasks.plan import Plan, make_plan, measured_prompts
 from orderproof.tasks.refusals import structural_refusal
+from orderproof.tasks.verdict import Rule
 from tests.tasks.fake_engine import BATCH, MOE, FakeEngine, grouped, mixed, prompts_of
 from tests.tasks.trial_maker import make_job, make_trial
 
@@ -227,6 +228,13 @@ def test_another_models_noise_tells_nothing(tmp_path: Path) -> None:
     assert planned(tmp_path, history, model=replace(MOE, fingerprint="other")).noise_sd is None
 
 
+def test_a_trial_that_generated_nothing_tells_no_noise_and_does_not_end_the_next_plan(tmp_path: Path) -> None:
+    history = had(planned(tmp_path), tmp_path / "trials", rule=Rule(metric="throughput_tok_s"))
+    silent = [timed.model_copy(update={"throughput_tok_s": 0.0}) for timed in history.trials[0].passes]
+    history = History((replace(history.trials[0], passes=tuple(silent)),))
+    assert planned(tmp_path, history).noise_sd is None
+
+
 def test_history_foretells_the_smallest_gain_and_excess_and_both_are_registered(tmp_path: Path) -> None:
     history = had(planned(tmp_path), tmp_path / "trials", prompts=SIZE, churn=0.1)
     plan = planned(tmp_path, history)
@@ -405,6 +413,13 @@ def test_a_secret_of_the_environment_is_not_registered(tmp_path: Path) -> None:
         "HF_TOKEN": "(hidden)",
         "OMP_NUM_THREADS": "2",
     }
+
+
+def test_a_secret_of_the_command_is_not_registered(tmp_path: Path) -> None:
+    command = ["docker", "run", "-e", "HF_TOKEN=hf_abc", "--env=AWS_SECRET_ACCESS_KEY=abc", "-e", "A=1", "python3"]
+    engine = {"args": {"max_num_seqs": BATCH}, "command": command}
+    told = ["docker", "run", "-e", "HF_TOKEN=(hidden)", "--env=AWS_SECRET_ACCESS_KEY=(hidden)", "-e", "A=1", "python3"]
+    assert registered(planned(tmp_path, engine=engine)).engine["command"] == told
 
 
 def test_what_was_foretold_is_registered_and_may_refuse(tmp_path: Path) -> None:
