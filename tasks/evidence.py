@@ -156,7 +156,7 @@ class Trial:
 
     @classmethod
     def read(cls, folder: Path) -> Trial:
-        """Read a trial. Raises EvidenceError when a file is missing, torn, or not of this manifest."""
+        """Read a trial. Raises EvidenceError when a file is missing, unreadable, torn, or not of this manifest."""
         try:
             manifest = Manifest.model_validate_json((folder / "manifest.json").read_bytes())
             # Only whole lines are passes: a crash may tear the last one, and then that pass was not recorded.
@@ -166,6 +166,8 @@ class Trial:
             raise EvidenceError(
                 f"{folder}: {Path(error.filename).name} is missing, so this is not a whole trial"
             ) from None
+        except OSError as error:
+            raise EvidenceError(f"{error.filename} cannot be read: {error.strerror}") from None
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
@@ -239,7 +241,7 @@ def read_history(reports: Path) -> History:
     for manifest in sorted(reports.glob("*/manifest.json")):
         try:
             trials.append(Trial.read(manifest.parent))
-        except (EvidenceError, OSError):
+        except EvidenceError:
             unreadable.append(manifest.parent.name)
     return History(tuple(trials), tuple(unreadable))
 

@@ -99,7 +99,7 @@ def _readable_history(reports: Path, problems: list[str]) -> History:
     for name in history.unreadable:
         try:
             Trial.read(reports / name)
-        except (EvidenceError, OSError) as error:
+        except EvidenceError as error:
             problems.append(f"trial {name}: {_first_line(error)}")
     return history
 

@@ -61,6 +61,15 @@ def test_a_name_never_becomes_a_path_unchecked(tmp_path: Path) -> None:
         find_trial(tmp_path / "reports", "../elsewhere")
 
 
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    make_trial(tmp_path / "1")
+    (tmp_path / "1" / "passes.jsonl").unlink()
+    (tmp_path / "1" / "passes.jsonl").mkdir()
+    with pytest.raises(EvidenceError, match=r"passes\.jsonl cannot be read: Is a directory"):
+        find_trial(tmp_path, None)
+    assert read_history(tmp_path).unreadable == ("1",)
+
+
 def test_a_trial_that_cannot_be_read_is_still_known_to_have_been(tmp_path: Path) -> None:
     for name in ("1", "2", "3"):
         make_trial(tmp_path / name)
