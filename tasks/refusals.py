@@ -81,7 +81,7 @@ def foretold_refusal(foretold: Foretold | None, rule: Rule, detectable: float | 
         return None
     said = f"the candidate is predicted to gain {foretold.gain:+.1%} ({foretold.low:+.1%} to {foretold.high:+.1%})"
     if foretold.high < rule.worthwhile:
-        return f"{said}, surely below the {rule.worthwhile:.0%} that is worth while (`orderproof plan` says how)"
+        return f"{said}, surely below the {100 * rule.worthwhile:g}% that is worth while (`orderproof plan` says how)"
     if detectable is not None and foretold.gain < detectable:
         return f"{said}, and the smallest gain that a trial detects here is {detectable:.1%}"
     return None

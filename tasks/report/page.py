@@ -123,11 +123,13 @@ def headline(plan: Manifest, verdict: Verdict | None) -> str:
     """The verdict in one sentence."""
     order = f"{plan.candidate.method} order"
     gain = _with_interval(verdict)
+    small = verdict is not None and verdict.gain_upper95 is not None and verdict.gain_upper95 < plan.rule.worthwhile
     if verdict is None:
         return f"Not finished: a verdict on {order} needs {plan.rule.looks[0]} blocks or more."
     return {
         "promote": f"Send the prompts in {order}: it gains {gain}.",
-        "keep": f"Keep the current order: {order} gains {gain}, which does not carry a change.",
+        "keep": f"Keep the current order: {order} gains {gain}, "
+        + ("which does not carry a change." if small else "but moves the outputs too far."),
         "inconclusive": f"Not decided: {order} seems to gain {gain}, but that is not enough evidence to promote it.",
         "refused": f"Refused before it cost anything: {order} cannot help here.",
         "invalid": "Invalid: these passes cannot carry a verdict.",

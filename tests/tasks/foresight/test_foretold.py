@@ -89,6 +89,11 @@ def test_a_trial_that_was_foretold_to_show_nothing_is_refused(
     assert reason is None or reason in (refusal or "")
 
 
+def test_the_worthwhile_gain_is_told_as_it_was_registered() -> None:
+    refusal = foretold_refusal(Foretold(gain=0.01, low=0.0, high=0.02), Rule(worthwhile=0.025), None)
+    assert "surely below the 2.5% " in (refusal or "")
+
+
 def test_a_prediction_from_a_sample_is_a_low_one_and_refuses_nothing() -> None:
     little = {"gain": 0.0, "low": -0.01, "high": 0.01}
     assert foretold_refusal(Foretold(**little), Rule(), None)

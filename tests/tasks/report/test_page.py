@@ -110,6 +110,16 @@ def test_every_verdict_has_a_headline_that_names_it(folder: Path) -> None:
     assert first_words == ["Send", "Keep", "Not", "Refused", "Invalid:"]
 
 
+@pytest.mark.parametrize(
+    ("upper95", "why"), [(0.02, "which does not carry a change."), (0.25, "but moves the outputs too far.")]
+)
+def test_a_headline_says_whether_the_gain_or_the_outputs_keep_an_order(folder: Path, upper95: float, why: str) -> None:
+    kept = Verdict(
+        verdict="keep", reason="", exit_code=10, blocks=5, gain=0.01, gain_low=0, gain_high=0.3, gain_upper95=upper95
+    )
+    assert headline(make_trial(folder, blocks=0).manifest, kept).endswith(why)
+
+
 def test_a_toy_model_and_a_placebo_say_so(job: Job, folder: Path) -> None:
     toy = read(job, make_trial(folder, placebo=True), None).text
     assert "Toy model: not your gain" in toy
