@@ -1,3 +1,5 @@
+"""A batch whose tokenizer fails late: the engine that loads beside it ends, and nothing stays behind."""
+
 from __future__ import annotations
 
 import importlib

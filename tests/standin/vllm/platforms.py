@@ -1,3 +1,5 @@
+"""The device that the stand-in says it runs on."""
+
 import os
 
 

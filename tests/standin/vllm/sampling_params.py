@@ -1,3 +1,5 @@
+"""Sampling of the stand-in: checked as far as a test needs a refusal."""
+
 from __future__ import annotations
 
 import enum

@@ -1,3 +1,5 @@
+"""The engine arguments that the stand-in takes, by vLLM's names and with defaults of its own."""
+
 from __future__ import annotations
 
 import dataclasses

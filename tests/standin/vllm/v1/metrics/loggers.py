@@ -1,2 +1,5 @@
+"""The base of the loggers that are told each step."""
+
+
 class StatLoggerBase:
     pass

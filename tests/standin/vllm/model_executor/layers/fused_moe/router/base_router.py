@@ -1,3 +1,6 @@
+"""The router of the stand-in's one layer."""
+
+
 class BaseRouter:
     """A router that routes nothing: what a test may see of it is whether another routing was put in place."""
 

@@ -1,3 +1,5 @@
+"""The class of router that a lossy routing looks for."""
+
 from .base_router import BaseRouter
 
 
