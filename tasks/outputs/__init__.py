@@ -1,321 +1,35 @@
-"""How far outputs moved: what each pass generated in, `OutputChange` out.
-
-In: per pass one digest (and score) per prompt, row i being prompt i in the file's order. Out: disagreement within and
-between arms, the excess over what reshuffling does, its bounds and one of three answers. Knows nothing of engines,
-folders or trackers. Where in a text two outputs part is divergence.py's subject.
+"""How far outputs moved: what passes generated (passes.py), how often they disagree (disagreement.py), whether that is
+more than reshuffling does (change.py), where two outputs part (divergence.py), and how well they answer (scorers.py).
 """
 
-from __future__ import annotations
+from orderproof.tasks.outputs.change import TOLERANCE, OutputChange, ScoreChange, compare, detectable_excess
+from orderproof.tasks.outputs.passes import (
+    CANDIDATE,
+    CONTROL,
+    SHUFFLED,
+    OutputsError,
+    PassOutputs,
+    agreement_matrix,
+    arm_of_shuffles,
+    churn,
+    disagreement_with_controls,
+    rows_in_file_order,
+)
 
-import hashlib
-import math
-import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Literal
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from numpy.typing import ArrayLike
-from pydantic import BaseModel, ConfigDict
-
-from orderproof.tasks.errors import OrderproofError
-from orderproof.tasks.outputs.disagreement import Float64, Int64, Pairs, Spread, count_pairs, mean, spread_of
-
-CONTROL, CANDIDATE, SHUFFLED = "control", "candidate", "shuffled"
-
-TOLERANCE = 0.01  # one point: an excess below it counts as reshuffling, a score lost above it as worse
-
-
-class OutputsError(OrderproofError):
-    """Passes whose outputs cannot be compared, in words that name the pass and the prompt."""
-
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ScoreChange(_Frozen):
-    """Scores against references, candidate minus control, paired by prompt. Fractions of the full score."""
-
-    prompts: int  # those with a score in every pass of both arms
-    control: float  # mean
-    candidate: float
-    difference: float
-    low: float | None  # one-sided 95 % lower bound of the difference; None: too few passes or prompts to know
-    passed: bool  # low > −1 point
-
-
-class OutputChange(_Frozen):
-    """How much more the candidate changes outputs than reshuffling does.
-
-    A is the arm of shuffles, B the candidate. Disagreements are fractions of prompts, averaged over pairs of passes.
-    None: too few passes (fewer than two of A, none of B) or, for bounds, too few to estimate their spread.
-    """
-
-    prompts: int
-    control_passes: int  # passes of A
-    candidate_passes: int
-    d_aa: float | None  # the floor: what reshuffling alone does
-    d_ab: float | None
-    d_bb: float | None  # the engine's own noise
-    excess: float | None  # d_ab − d_aa
-    se: float | None  # the larger of the next two
-    se_prompts: float | None  # over prompts, clustered by runs of neighbours
-    se_passes: float | None  # over passes, delete-one jackknife
-    low: float | None  # one-sided 95 % bounds of the excess
-    high: float | None
-    answer: Literal["as_reshuffling", "more_than_reshuffling", "undecided"]
-    first_divergence: dict[str, dict[str, float | None]]  # divergence.first_divergence()
-    vacuous: bool  # agreement cannot decide: sampled at random, or shuffles already disagree almost everywhere
-    smallest_excess: float | None  # this trial would have called more than reshuffling with 80 % power
-    scores: ScoreChange | None
-
-
-@dataclass(frozen=True)
-class PassOutputs:
-    """What one pass generated, row i being prompt i in the file's order."""
-
-    pass_id: str
-    arm: str  # control | candidate | shuffled
-    digests: Int64  # [N]; equal exactly where the generated tokens are
-    scores: Float64 | None = None  # [N], 0 to 1, NaN where a prompt has no reference; None: no prompt has
-
-    @classmethod
-    def from_tokens(cls, pass_id: str, arm: str, table: pa.Table, ids: Sequence[str]) -> PassOutputs:
-        """What a pass generated, from its tokens table.
-
-        Args:
-            table: rows in any order, with `prompt_id`, `token_ids` and, if scored, `score` (evidence.TOKENS_SCHEMA).
-            ids: the measured prompts, in the file's order.
-
-        Raises:
-            OutputsError: a prompt without output, with two, or one that was not asked for.
-        """
-        rows = rows_in_file_order(pass_id, table, ids)
-        digests = [_digests(pass_id, chunk) for chunk in table["token_ids"].chunks]
-        scores = None
-        if "score" in table.column_names and table["score"].null_count < table.num_rows:
-            scores = table["score"].cast(pa.float64()).to_numpy()[rows]  # null becomes NaN
-        return cls(pass_id, arm, np.concatenate([np.empty(0, np.int64), *digests])[rows], scores)
-
-
-def rows_in_file_order(pass_id: str, table: pa.Table, ids: Sequence[str]) -> Int64:
-    """int64[N]: the table's row that holds prompt i of `ids`. Raises OutputsError unless each has exactly one row."""
-    sent = table["prompt_id"].cast(pa.string())
-    index = pc.fill_null(pc.index_in(sent, value_set=pa.array(ids, pa.string())), -1).to_numpy()
-    if (index < 0).any():
-        stray = sent[int(np.argmin(index))].as_py()
-        raise OutputsError(
-            f"pass {pass_id}: it holds an output for prompt {stray!r}, which this trial does not measure"
-        )
-    times = np.bincount(index, minlength=len(ids))
-    if (times != 1).any():
-        first = int(np.argmax(times != 1))
-        raise OutputsError(
-            f"pass {pass_id}: prompt {ids[first]!r} has {times[first]} outputs instead of one "
-            f"({int((times == 0).sum())} have none, {int((times > 1).sum())} have several): measure the job again"
-        )
-    rows = np.empty(len(ids), np.int64)
-    rows[index] = np.arange(len(ids))
-    return rows
-
-
-def _digests(pass_id: str, lists: pa.ListArray) -> Int64:
-    """int64[n]: the first 8 bytes of BLAKE2b of each list's tokens as little-endian int32."""
-    if lists.null_count:
-        raise OutputsError(f"pass {pass_id}: {lists.null_count} requests have no token_ids, so it cannot be compared")
-    tokens = memoryview(np.ascontiguousarray(lists.values.to_numpy(), dtype="<i4").tobytes())
-    bounds = (lists.offsets.to_numpy().astype(np.int64) * 4).tolist()
-    pieces = (hashlib.blake2b(tokens[a:b], digest_size=8).digest() for a, b in pairwise(bounds))
-    return np.frombuffer(b"".join(pieces), dtype="<i8").astype(np.int64)
-
-
-def compare(
-    passes: Sequence[PassOutputs],
-    candidate_position: ArrayLike,
-    max_num_seqs: int,
-    *,
-    vacuous: bool,
-    first_divergence: Mapping[str, dict[str, float | None]] | None = None,
-) -> OutputChange:
-    """Did the candidate change outputs more than reshuffling does?
-
-    The excess D_AB − D_AA is judged against one point by its one-sided 95 % bounds: `as_reshuffling` if the upper one
-    is below it, `more_than_reshuffling` if the lower one is above it. A is the shuffled arm where there is one, because
-    a control that keeps its order repeats itself and knows no reshuffling; else the control. Scores are always compared
-    with the control.
-
-    The bounds take the larger of two standard errors, over prompts clustered by runs of `max_num_seqs` neighbours in
-    the candidate's order and over passes (disagreement.py), times a quantile of Student's t. Simulated for 768 prompts
-    in 12 runs whose neighbours flip together, at a true excess of one point: `more_than_reshuffling` comes in 4.5 % of
-    trials, with the normal quantile in 6.3 %, with an SE over independent prompts in 22 %. The other error has no such
-    guard: an excess made of a few batches that flip whole is often missed whole, so that `as_reshuffling` comes at one
-    point in 5 % of trials where prompts flip one by one, but in up to 14 % in that world.
-
-    Args:
-        passes: every counted pass, digests int64[N].
-        candidate_position: int64[N], the place of prompt i in the candidate's order.
-        max_num_seqs: prompts that run at once.
-        vacuous: agreement cannot decide, e.g. the job samples at temperature 1; the answer is then `undecided`.
-        first_divergence: what divergence.first_divergence() found, kept in the result.
-
-    Raises:
-        OutputsError: passes of different length, a pass given twice, or positions that are no order of the prompts.
-    """
-    prompts = _check_passes(passes)
-    runs = _check_position(candidate_position, prompts) // max_num_seqs
-    shuffles = arm_of_shuffles(passes)
-    pairs = _pairs(passes, shuffles)
-    a, b = pairs.arms.count(shuffles), pairs.arms.count(CANDIDATE)  # a fixed control takes no part in the excess
-    d_aa, d_ab = pairs.disagreement(shuffles, shuffles), pairs.disagreement(shuffles, CANDIDATE)
-    excess = None if d_aa is None or d_ab is None else d_ab - d_aa
-    spread = None if excess is None else spread_of(pairs.excess_rate(), runs, pairs.jackknife_se(), a + b)
-    low = None if excess is None or spread is None else excess - spread.half_width_of_a_rate
-    high = None if excess is None or spread is None else excess + spread.half_width_of_a_rate
-    vacuous = vacuous or (d_aa is not None and 1 - d_aa <= TOLERANCE)  # no excess above one point is possible then
-    return OutputChange(
-        prompts=prompts,
-        control_passes=a,
-        candidate_passes=b,
-        d_aa=d_aa,
-        d_ab=d_ab,
-        d_bb=pairs.disagreement(CANDIDATE, CANDIDATE),
-        excess=excess,
-        se=spread.se if spread else None,
-        se_prompts=spread.se_prompts if spread else None,
-        se_passes=spread.se_passes if spread else None,
-        low=low,
-        high=high,
-        answer="undecided" if vacuous else _answer(low, high),
-        first_divergence=dict(first_divergence or {}),
-        vacuous=vacuous,
-        smallest_excess=None if excess is None or spread is None else spread.smallest_rate(TOLERANCE, excess),
-        scores=_compare_scores(passes, runs),
-    )
-
-
-def arm_of_shuffles(passes: Sequence[PassOutputs]) -> str:
-    """The arm whose passes show what reshuffling alone does."""
-    return SHUFFLED if any(p.arm == SHUFFLED for p in passes) else CONTROL
-
-
-def _answer(low: float | None, high: float | None) -> Literal["as_reshuffling", "more_than_reshuffling", "undecided"]:
-    if high is not None and high < TOLERANCE:
-        return "as_reshuffling"
-    if low is not None and low > TOLERANCE:
-        return "more_than_reshuffling"
-    return "undecided"
-
-
-def _compare_scores(passes: Sequence[PassOutputs], runs: Int64) -> ScoreChange | None:
-    """Per prompt, mean score of the candidate's passes minus the control's; None where nothing was scored in both."""
-    control, candidate = (
-        [p.scores for p in passes if p.arm == arm and p.scores is not None] for arm in (CONTROL, CANDIDATE)
-    )
-    if not control or not candidate:
-        return None
-    scored = ~np.isnan([*control, *candidate]).any(axis=0)
-    if not scored.any():
-        return None
-    before, after = (np.array(scores)[:, scored] for scores in (control, candidate))  # [passes, prompts]
-    change = after.sum(axis=0) / len(after) - before.sum(axis=0) / len(before)
-    spread = spread_of(change, runs[scored], _se_of_means(before, after), len(before) + len(after))
-    difference = mean(change)
-    low = difference - spread.half_width if spread else None
-    return ScoreChange(
-        prompts=len(change),
-        control=mean(before.ravel()),
-        candidate=mean(after.ravel()),
-        difference=difference,
-        low=low,
-        passed=low is not None and low > -TOLERANCE,
-    )
-
-
-def _se_of_means(*arms: Float64) -> float | None:
-    """SE over passes of a difference of means (the delete-one jackknife of a mean is s²/n); None for a single pass."""
-    if any(len(scores) < 2 for scores in arms):
-        return None
-    return math.sqrt(sum(statistics.variance([mean(one) for one in scores]) / len(scores) for scores in arms))
-
-
-def agreement_matrix(passes: Sequence[PassOutputs]) -> Float64:
-    """float64[P, P]: the share of prompts on which two passes generated the same tokens; 1 on the diagonal."""
-    prompts = _check_passes(passes)
-    agreement: Float64 = 1 - _pairs(passes).differing / prompts
-    return agreement
-
-
-def disagreement_with_controls(passes: Sequence[PassOutputs]) -> dict[str, float]:
-    """Pass id → mean share of prompts on which it disagrees with the control passes, itself left out.
-
-    A pass that has no control pass but itself is absent.
-    """
-    prompts = _check_passes(passes)
-    control = np.array([p.arm == CONTROL for p in passes])
-    others = control.sum() - control
-    totals = _pairs(passes).differing[:, control].sum(axis=1)
-    return {p.pass_id: int(t) / (int(n) * prompts) for p, t, n in zip(passes, totals, others, strict=True) if n}
-
-
-def churn(passes: Sequence[PassOutputs]) -> Float64:
-    """float64[N]: per prompt, the share of pairs of shuffled passes that disagree. Raises OutputsError below two."""
-    _check_passes(passes)
-    shuffles = arm_of_shuffles(passes)
-    if sum(p.arm == shuffles for p in passes) < 2:
-        raise OutputsError(f"churn shows between passes: a pilot needs at least two of the arm {shuffles}")
-    return _pairs(passes, shuffles).within_rate()
-
-
-def detectable_excess(churn: ArrayLike, prompts: int, max_num_seqs: int, passes_per_arm: int = 10) -> float:
-    """Before a trial: the smallest excess that it would call more than reshuffling with 80 % power, at the worst.
-
-    A prompt whose variants have probabilities p disagrees with itself at d = 1 − Σp². A candidate whose passes all
-    repeat one draw, against n shuffles, has an excess of variance Σp³(1 − 1/n) − (1 − d)² + (1 − d)/n, where
-    Σp³ ≤ max(p)·Σp² ≤ (1 − d)^1.5. That limit is taken. It holds for prompts that flip one by one; how much neighbours
-    that flip together add, only the trial can show.
-
-    Args:
-        churn: a pilot's D_AA or, better, `churn(pilot)`: prompts that never move then count as such.
-        prompts: how many the trial will measure.
-        max_num_seqs: prompts that run at once.
-        passes_per_arm: its blocks at the last look.
-
-    Returns: a fraction of prompts; inf where there would be too few runs of neighbours or passes to judge at all.
-    """
-    degrees = min(math.ceil(prompts / max_num_seqs) - 1, 2 * passes_per_arm - 2)
-    if degrees < 1 or passes_per_arm < 3:
-        return math.inf
-    same = 1 - np.atleast_1d(np.asarray(churn, np.float64))
-    variance = same**1.5 * (1 - 1 / passes_per_arm) - same**2 + same / passes_per_arm
-    se = math.sqrt(max(0.0, mean(variance)) / prompts)
-    return Spread(prompts, se, se, degrees).smallest_rate(TOLERANCE, seen=0.0)
-
-
-def _pairs(passes: Sequence[PassOutputs], shuffles: str = CONTROL) -> Pairs:
-    return count_pairs([p.digests for p in passes], [p.arm for p in passes], shuffles, CANDIDATE)
-
-
-def _check_passes(passes: Sequence[PassOutputs]) -> int:
-    """The number of prompts N, the same in every pass."""
-    if not passes or not len(passes[0].digests):
-        raise OutputsError("there are no outputs to compare")
-    first, seen = passes[0], set[str]()
-    prompts = len(first.digests)
-    for p in passes:
-        if p.pass_id in seen:
-            raise OutputsError(f"pass {p.pass_id} was given twice, which would pass for agreement")
-        seen.add(p.pass_id)
-        if len(p.digests) != prompts or (p.scores is not None and len(p.scores) != prompts):
-            raise OutputsError(f"pass {p.pass_id} has not one output per prompt as {first.pass_id} has ({prompts})")
-    return prompts
-
-
-def _check_position(position: ArrayLike, prompts: int) -> Int64:
-    places = np.asarray(position, np.int64)
-    if len(places) != prompts or not np.array_equal(np.sort(places), np.arange(prompts)):
-        raise OutputsError(f"candidate_position must give each of {prompts} prompts its own place, 0 to {prompts - 1}")
-    return places
+__all__ = [
+    "CANDIDATE",
+    "CONTROL",
+    "SHUFFLED",
+    "TOLERANCE",
+    "OutputChange",
+    "OutputsError",
+    "PassOutputs",
+    "ScoreChange",
+    "agreement_matrix",
+    "arm_of_shuffles",
+    "churn",
+    "compare",
+    "detectable_excess",
+    "disagreement_with_controls",
+    "rows_in_file_order",
+]

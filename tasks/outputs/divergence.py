@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from orderproof.tasks.outputs import CANDIDATE, PassOutputs, arm_of_shuffles, rows_in_file_order
 from orderproof.tasks.outputs.disagreement import Int64
+from orderproof.tasks.outputs.passes import CANDIDATE, PassOutputs, arm_of_shuffles, rows_in_file_order
 
 EARLY_TOKENS = 8
 CHUNK_PROMPTS = 65_536  # whose tokens are compared at once
