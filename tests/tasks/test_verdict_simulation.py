@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from orderproof.tasks.outputs import OutputChange
-from orderproof.tasks.verdict import SIGN_FLIP_LIMIT, Estimate, Rule, decide, estimate, sign_flip_p
+from orderproof.tasks.sign_flip import sign_flip_p
+from orderproof.tasks.verdict import SIGN_FLIP_LIMIT, Estimate, Rule, decide, estimate
 
 Floats = NDArray[np.float64]
 Drift = Callable[[np.random.Generator, int, int], Floats]  # generator, trials, passes → log rate by trial and pass
