@@ -101,7 +101,7 @@ def draw(found: dict[str, dict[str, Any]], path: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    from orderproof.tasks.report.figures import DPI, STYLE, WIDTH_IN
+    from orderproof.tasks.report.style import DPI, STYLE, WIDTH_IN
 
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH_IN, 0.9 + 0.42 * len(ORDERS)), layout="constrained")

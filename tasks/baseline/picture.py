@@ -11,7 +11,7 @@ import numpy as np
 
 from orderproof.tasks.baseline.record import Reproduction
 from orderproof.tasks.files import atomic_file
-from orderproof.tasks.report.figures import DPI, FAINT, STYLE, WIDTH_IN
+from orderproof.tasks.report.style import DPI, FAINT, STYLE, WIDTH_IN
 
 SHOWN_CHANGES = 3
 SAME = "#0072B2"  # from Okabe and Ito's palette

@@ -11,7 +11,7 @@ import numpy as np
 
 from orderproof.tasks.batch.record import BatchRun
 from orderproof.tasks.files import atomic_file
-from orderproof.tasks.report.figures import DPI, FAINT, STYLE, WIDTH_IN
+from orderproof.tasks.report.style import DPI, FAINT, STYLE, WIDTH_IN
 
 TIME, RUNNING, WAITING = "#0072B2", "#009E73", "#9AA1AB"  # from Okabe and Ito's palette
 HIGHEST_SHOWN_PERCENTILE = 99.5  # a first step that compiles would flatten the rest

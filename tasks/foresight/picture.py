@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from orderproof.tasks.files import atomic_file
 from orderproof.tasks.foresight.planning import Foresight
-from orderproof.tasks.report.figures import COLOURS, DPI, FAINT, INK, STYLE, WIDTH_IN
+from orderproof.tasks.report.style import COLOURS, DPI, FAINT, INK, STYLE, WIDTH_IN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

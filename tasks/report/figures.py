@@ -1,8 +1,7 @@
 """Four pictures of a trial, as PNG files in a folder.
 
 In: a `Trial` and its `Verdict`. Out: gain.png, throughput.png, agreement.png and step_time.png, each left out where
-there is nothing to draw. Knows nothing of trackers or pages. An arm has one colour and one mark in all of them; the
-colours (from Okabe and Ito's palette) stay apart for colour-blind readers, the marks also in print.
+there is nothing to draw. Knows nothing of trackers or pages. An arm has one colour and one mark in all of them.
 """
 
 from __future__ import annotations
@@ -10,42 +9,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from orderproof.tasks.evidence import CANDIDATE, CONTROL, SHUFFLED, Manifest, Pass, Trial
+from orderproof.tasks.evidence import CANDIDATE, CONTROL, Manifest, Pass, Trial
 from orderproof.tasks.files import atomic_file
-from orderproof.tasks.judgement import pass_outputs
-from orderproof.tasks.outputs import agreement_matrix
+from orderproof.tasks.report.agreement import draw_agreement
+from orderproof.tasks.report.style import (
+    BAND,
+    COLOURS,
+    DPI,
+    FAINT,
+    INK,
+    MARKS,
+    STYLE,
+    new_figure,
+    title_above,
+)
 from orderproof.tasks.verdict import Verdict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = {CONTROL: "#0072B2", CANDIDATE: "#D55E00", SHUFFLED: "#6F7680"}
-MARKS = {CONTROL: "o", CANDIDATE: "s", SHUFFLED: "^"}
-INK, FAINT, BAND = "#1B1F24", "#6B7280", "#F3F4F6"
-WIDTH_IN, DPI = 8.0, 160
 POINTS = 100  # of a resampled step-time curve
 MANY_PASSES = 60  # beyond which not every block's number fits
-STYLE: Any = {  # matplotlib types it as a mapping of 300 literal keys
-    "axes.edgecolor": "#9AA1AB",
-    "axes.labelcolor": INK,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlelocation": "left",
-    "axes.titlepad": 26,
-    "axes.titlesize": 12.5,
-    "axes.titleweight": "bold",
-    "font.size": 10,
-    "legend.frameon": False,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-}
 METRIC_LABELS = {"throughput_req_s": "requests per second", "throughput_tok_s": "generated tokens per second"}
 
 
@@ -71,7 +61,7 @@ def pictures(trial: Trial, verdict: Verdict | None) -> dict[str, Figure]:
         drawn = {
             "gain": _gain(trial, verdict) if verdict else None,
             "throughput": _throughput(trial),
-            "agreement": _agreement(trial),
+            "agreement": draw_agreement(trial),
             "step_time": _step_time(trial),
         }
     return {name: figure for name, figure in drawn.items() if figure}
@@ -86,19 +76,6 @@ def arm_label(plan: Manifest, arm: str) -> str:
     return arm
 
 
-def _new_figure(height_in: float, place: tuple[float, float, float, float] | None = None) -> tuple[Figure, Axes]:
-    """A figure of the page's width; `place` (left, bottom, width, height, as shares) instead of a computed layout."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH_IN, height_in), layout=None if place else "constrained")
-    return figure, figure.add_axes(place) if place else figure.add_subplot()
-
-
-def _title(axes: Axes, title: str, below: str) -> None:
-    axes.set_title(title)
-    axes.annotate(below, (0, 1), (0, 8), "axes fraction", "offset points", color=FAINT, va="bottom", fontsize=9.5)
-
-
 # --- throughput, pass by pass ---------------------------------------------------------------------------------------
 
 
@@ -106,7 +83,7 @@ def _throughput(trial: Trial) -> Figure | None:
     passes = [timed for timed in trial.passes if timed.block]
     if not passes:
         return None
-    figure, axes = _new_figure(3.7)
+    figure, axes = new_figure(3.7)
     metric = trial.manifest.rule.metric
     low, high = _range_of_counted(trial)
     lost_ids = {timed.pass_id for timed in trial.discarded()}
@@ -128,7 +105,7 @@ def _throughput(trial: Trial) -> Figure | None:
     axes.set_xlim(-0.75, right)
     axes.set_xlabel("block")
     axes.set_ylabel(METRIC_LABELS.get(metric, metric))
-    _title(
+    title_above(
         axes, _faster_in(trial), "Each mark is a pass, left to right as they ran: a coin decided which arm came first"
     )
     _legend_of_arms(axes, trial.manifest, bool(lost_ids))
@@ -203,7 +180,7 @@ def _gain(trial: Trial, verdict: Verdict) -> Figure | None:
     gains = 100 * np.expm1(verdict.log_ratios)
     low, gain, high = (100 * x for x in (verdict.gain_low, verdict.gain, verdict.gain_high))
     count = len(gains)
-    figure, axes = _new_figure(2.4 + min(0.2 * count, 3.2))
+    figure, axes = new_figure(2.4 + min(0.2 * count, 3.2))
     rows = np.arange(count, 0, -1)
     foot = max(1.2, count / 12)  # height of the interval's own strip, in rows
     axes.axhspan(-foot, 0.2, color=BAND, lw=0, zorder=0)
@@ -218,7 +195,7 @@ def _gain(trial: Trial, verdict: Verdict) -> Figure | None:
     axes.set_ylim(-foot, count + 0.7)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:+g} %" if value else "0")
     axes.set_xlabel("candidate's gain over the control")
-    _title(axes, f"Gain {gain:+.1f} %, between {low:+.1f} and {high:+.1f} %", _against(verdict, trial))
+    title_above(axes, f"Gain {gain:+.1f} %, between {low:+.1f} and {high:+.1f} %", _against(verdict, trial))
     return figure
 
 
@@ -248,66 +225,6 @@ def _against(verdict: Verdict, trial: Trial) -> str:
     return f"The interval reaches below the margin of {100 * rule.margin:g} %, so a gain is not shown"
 
 
-# --- agreement of outputs -------------------------------------------------------------------------------------------
-
-
-def _agreement(trial: Trial) -> Figure | None:
-    blocks = trial.blocks()
-    if not blocks:
-        return None
-    arms = trial.manifest.arms
-    passes = sorted(pass_outputs(trial, blocks)[0], key=lambda outputs: arms.index(outputs.arm))
-    if len(passes) < 3:
-        return None
-    agreement = 100 * agreement_matrix(passes)
-    np.fill_diagonal(agreement, np.nan)  # a pass with itself says nothing
-    figure, axes = _new_figure(6.0, (0.06, 0.06, 0.625, 0.625 * WIDTH_IN / 6.0))
-    lowest = float(np.nanmin(agreement))
-    image = axes.imshow(agreement, cmap="cividis", vmin=min(lowest, 90.0), vmax=100)
-    axes.set_facecolor("#E5E7EB")
-    bar = figure.colorbar(image, cax=figure.add_axes((0.73, 0.25, 0.025, 0.5)), label="prompts with equal output, %")
-    bar.outline.set_visible(False)
-    _arm_boundaries(axes, trial.manifest, len(blocks), agreement)
-    _title(axes, *_agreement_titles(trial.manifest, agreement, len(blocks)))
-    return figure
-
-
-def _arm_boundaries(axes: Axes, plan: Manifest, size: int, agreement: NDArray[np.float64]) -> None:
-    starts = [size * i for i in range(len(plan.arms))]
-    centres = [start + (size - 1) / 2 for start in starts]
-    for start in starts[1:]:
-        axes.axhline(start - 0.5, color="white", lw=3)
-        axes.axvline(start - 0.5, color="white", lw=3)
-    axes.set_xticks(centres, list(plan.arms))
-    axes.set_yticks(centres, list(plan.arms), rotation=90, va="center")
-    axes.tick_params(length=0)
-    for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
-        for label, arm in zip(labels, plan.arms, strict=True):
-            label.set(color=COLOURS[arm], fontweight="bold")
-    axes.spines[:].set_visible(False)
-    for row, y in zip(starts, centres, strict=True):
-        for column, x in zip(starts, centres, strict=True):
-            mean = _mean(agreement[row : row + size, column : column + size])
-            if mean is not None:
-                box = {"boxstyle": "round,pad=0.3", "fc": "white", "ec": "none", "alpha": 0.88}
-                axes.text(x, y, f"{mean:.1f} %", ha="center", va="center", fontweight="bold", bbox=box)
-
-
-def _agreement_titles(plan: Manifest, agreement: NDArray[np.float64], size: int) -> tuple[str, str]:
-    cells = "Each cell is a pair of passes, each number the mean of two arms"
-    if np.nanmin(agreement) == 100:
-        return "Outputs were identical in every pass", cells
-    floor = SHUFFLED if SHUFFLED in plan.arms else CONTROL  # the arm that shows what reshuffling changes
-    mine, its = (slice(size * plan.arms.index(arm), size * plan.arms.index(arm) + size) for arm in (CANDIDATE, floor))
-    across, within = _mean(agreement[mine, its]), _mean(agreement[its, its])
-    title = f"Equal outputs: candidate {across:.1f} %" + (f", floor {within:.1f} %" if within is not None else "")
-    return title, f"{cells}; the floor is {floor} with {floor}"
-
-
-def _mean(field: NDArray[np.float64]) -> float | None:
-    return None if np.isnan(field).all() else float(np.nanmean(field))
-
-
 # --- step time over a pass ------------------------------------------------------------------------------------------
 
 
@@ -321,7 +238,7 @@ def _step_time(trial: Trial) -> Figure | None:
     curves = {arm: curve for arm, curve in curves.items() if len(curve)}
     if not curves:
         return None
-    figure, axes = _new_figure(3.2)
+    figure, axes = new_figure(3.2)
     share = np.linspace(0, 100, POINTS)
     for arm, curve in curves.items():
         low, middle, high = np.percentile(curve, [25, 50, 75], axis=0)
@@ -331,7 +248,7 @@ def _step_time(trial: Trial) -> Figure | None:
     axes.set_xlabel("share of the pass's steps, %")
     axes.set_ylabel("time of a step, ms")
     said = ", ".join(f"{np.median(curve):.1f} ms {arm}" for arm, curve in curves.items())
-    _title(axes, f"Time of a step: {said}", "Median over the passes that count, with their middle half")
+    title_above(axes, f"Time of a step: {said}", "Median over the passes that count, with their middle half")
     axes.figure.legend(loc="outside lower left", ncols=len(curves), columnspacing=1.6)
     return figure
 

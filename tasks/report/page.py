@@ -19,7 +19,8 @@ from orderproof.tasks.evidence import CANDIDATE, CONTROL, SHUFFLED, Manifest, Pa
 from orderproof.tasks.files import write_atomically
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.outputs.divergence import DifferentOutputs, most_different
-from orderproof.tasks.report.figures import COLOURS, arm_label
+from orderproof.tasks.report.figures import arm_label
+from orderproof.tasks.report.style import COLOURS
 from orderproof.tasks.verdict import Verdict
 
 PICTURES = {

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from orderproof.tasks.files import atomic_file, write_atomically
 from orderproof.tasks.jobs import Job
-from orderproof.tasks.report.figures import DPI, FAINT, STYLE, WIDTH_IN
+from orderproof.tasks.report.style import DPI, FAINT, STYLE, WIDTH_IN
 from orderproof.tasks.routing.capture import Captured
 from orderproof.tasks.routing.statistics import FAVOURITES, RoutingTable
 

@@ -11,7 +11,8 @@ from matplotlib.image import imread
 
 from orderproof.tasks.evidence import CANDIDATE, CONTROL, SHUFFLED
 from orderproof.tasks.judgement import judge
-from orderproof.tasks.report.figures import COLOURS, DPI, MARKS, WIDTH_IN, draw, pictures
+from orderproof.tasks.report.figures import draw, pictures
+from orderproof.tasks.report.style import COLOURS, DPI, MARKS, WIDTH_IN
 from tests.tasks.trial_maker import make_trial
 
 HOLLOW = "white"
