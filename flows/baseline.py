@@ -31,7 +31,8 @@ from orderproof.tasks.batch import generation
 from orderproof.tasks.batch.generation import Batch, Generated
 from orderproof.tasks.batch.lock import only_run
 from orderproof.tasks.engines import EngineInfo
-from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.jobs import Job
+from orderproof.tasks.params import load_job
 from orderproof.tasks.prompts.source import PromptSource
 from orderproof.tasks.prompts.tokenization import Tokenizer
 

@@ -34,9 +34,10 @@ from orderproof.tasks.batch.lock import only_run
 from orderproof.tasks.batch.output_lines import OutputLines, open_output
 from orderproof.tasks.batch.record import BatchRun, keep, record_of
 from orderproof.tasks.engines import Engine, EngineInfo
-from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.jobs import Job
 from orderproof.tasks.lossy import routing_named
 from orderproof.tasks.orders import Order
+from orderproof.tasks.params import load_job
 from orderproof.tasks.prompts import Serving
 from orderproof.tasks.prompts.source import PromptSource
 from orderproof.tasks.prompts.stream import LINGER_S, Stream

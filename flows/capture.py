@@ -22,9 +22,10 @@ from orderproof.flows.server import end_server_with_this_process
 from orderproof.tasks.engines import Engine
 from orderproof.tasks.engines.routing import RoutingEngine
 from orderproof.tasks.foresight.constants import write_costs
-from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.jobs import Job
 from orderproof.tasks.models import ModelFacts, read_model
 from orderproof.tasks.orders import view_of
+from orderproof.tasks.params import load_job
 from orderproof.tasks.prompts import TokenizedPrompts, dataset_md5
 from orderproof.tasks.routing import RoutingError, calibration
 from orderproof.tasks.routing import report as reports

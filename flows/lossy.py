@@ -20,13 +20,14 @@ from orderproof.flows.reporting import progress_bar, run_logger
 from orderproof.flows.server import end_server_with_this_process
 from orderproof.tasks import recording
 from orderproof.tasks.engines.routing import RoutingEngine
-from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.jobs import Job
 from orderproof.tasks.lossy import refuse_k0
 from orderproof.tasks.lossy.comparison import compare_lossy
 from orderproof.tasks.lossy.order import order_to_compare
 from orderproof.tasks.lossy.report import ARMS, LossyReport
 from orderproof.tasks.models import ModelFacts, read_model
 from orderproof.tasks.orders import Order
+from orderproof.tasks.params import load_job
 from orderproof.tasks.promotion import captured
 from orderproof.tasks.prompts import TokenizedPrompts
 from orderproof.tasks.routing.capture import refuse_adapters

@@ -24,10 +24,11 @@ from orderproof.tasks.earlier import answered
 from orderproof.tasks.engines import Engine
 from orderproof.tasks.evidence import Trial, read_history
 from orderproof.tasks.foresight.foretold import read_foretold
-from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.jobs import Job
 from orderproof.tasks.judgement import judge
 from orderproof.tasks.models import read_model
 from orderproof.tasks.outcome import Outcome, outcome_of
+from orderproof.tasks.params import load_job
 from orderproof.tasks.plan import Plan
 from orderproof.tasks.promotion import captured
 from orderproof.tasks.prompts import TokenizedPrompts

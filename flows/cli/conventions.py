@@ -15,7 +15,8 @@ from typing import Annotated, Any
 import typer
 
 from orderproof.tasks.errors import OrderproofError
-from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.jobs import Job
+from orderproof.tasks.params import load_job
 
 Name = Annotated[str, typer.Argument(metavar="JOB", help="A name under `jobs` in params.yaml.")]
 NameOrAll = Annotated[str | None, typer.Argument(metavar="[JOB]", help="A name under `jobs`; without it all of them.")]

@@ -11,7 +11,8 @@ import typer
 
 from orderproof.flows.cli.conventions import PARAMS, Json, Name, Params, checked_job, examples, prefect_around, say
 from orderproof.tasks.errors import OrderproofError
-from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.jobs import Job
+from orderproof.tasks.params import load_job
 
 commands = typer.Typer()
 

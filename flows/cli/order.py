@@ -13,7 +13,8 @@ import typer
 
 from orderproof.flows.cli.conventions import PARAMS, Json, Params, examples, say
 from orderproof.tasks.errors import OrderproofError
-from orderproof.tasks.jobs import Method, OrderSpec, SignalName, load_jobs
+from orderproof.tasks.jobs import Method, OrderSpec, SignalName
+from orderproof.tasks.params import load_jobs
 
 if TYPE_CHECKING:
     from orderproof.tasks.signals.served import Served

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from orderproof.flows.cli.conventions import PARAMS, Json, Name, NameOrAll, Params, examples, say
-from orderproof.tasks.jobs import load_job, load_jobs
+from orderproof.tasks.params import load_job, load_jobs
 
 commands = typer.Typer()
 

@@ -21,10 +21,11 @@ from orderproof.tasks import trial as trials
 from orderproof.tasks.engines.replicas import engine_of
 from orderproof.tasks.evidence import CANDIDATE, CONTROL, Block, History
 from orderproof.tasks.files import md5_of
-from orderproof.tasks.jobs import Job, OrderSpec, load_job
+from orderproof.tasks.jobs import Job, OrderSpec
 from orderproof.tasks.models import read_model
 from orderproof.tasks.orders import Order, make_order, view_of
 from orderproof.tasks.orders.view import PromptView
+from orderproof.tasks.params import load_job
 from orderproof.tasks.plan import make_plan
 from orderproof.tasks.prompts import TokenizedPrompts, read_prompts, tokenize
 from orderproof.tasks.signals.served import Served

@@ -19,10 +19,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from orderproof.tasks.jobs import Job, OrderSpec, load_job
+from orderproof.tasks.jobs import Job, OrderSpec
 from orderproof.tasks.models import read_model
 from orderproof.tasks.orders import PromptView, make_order, view_of
 from orderproof.tasks.orders.shuffled import shuffle
+from orderproof.tasks.params import load_job
 from orderproof.tasks.prompts import dataset_md5, read_prompts, tokenize
 from orderproof.tasks.routing.choice import SHUFFLES, learned_from, oracle
 from orderproof.tasks.routing.routes import Routes, open_routes

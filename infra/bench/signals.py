@@ -14,9 +14,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from orderproof.tasks.jobs import OrderSpec, load_job
+from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.models import read_model
 from orderproof.tasks.orders import PromptView, make_order, view_of
+from orderproof.tasks.params import load_job
 from orderproof.tasks.prompts import dataset_md5, read_prompts, tokenize
 from orderproof.tasks.routing.choice import choose
 from orderproof.tasks.routing.routes import open_routes

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from orderproof.tasks.doctor import machine, services, software
 from orderproof.tasks.doctor.diagnosis import Check
-from orderproof.tasks.jobs import Job, JobError, load_jobs
+from orderproof.tasks.jobs import Job, JobError
 from orderproof.tasks.models import ModelError, read_model
+from orderproof.tasks.params import load_jobs
 
 __all__ = ["Check", "examine"]
 

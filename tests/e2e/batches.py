@@ -27,8 +27,9 @@ from orderproof.tasks.batch.record import BatchRun, record_of
 from orderproof.tasks.engines import Engine
 from orderproof.tasks.engines.replicas import engine_of
 from orderproof.tasks.files import md5_of, write_atomically
-from orderproof.tasks.jobs import EngineSpec, Job, load_job
+from orderproof.tasks.jobs import EngineSpec, Job
 from orderproof.tasks.orders import make_order, write_order
+from orderproof.tasks.params import load_job
 from orderproof.tasks.promotion import ORDER_FILE, RECORD_FILE, Promotion
 from orderproof.tasks.prompts import Serving
 from orderproof.tasks.prompts.rows import Prompt

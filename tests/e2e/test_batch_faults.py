@@ -22,7 +22,8 @@ from orderproof.tasks.batch.delivery import OUTPUTS_FILE, DeliveryError
 from orderproof.tasks.batch.lock import only_run
 from orderproof.tasks.engines import Engine, EngineError, Failure, Figures, Output, Request, Steps
 from orderproof.tasks.engines.client import VllmEngine
-from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.jobs import Job
+from orderproof.tasks.params import load_job
 from orderproof.tasks.prompts import PromptError
 from tests.e2e.batches import DRIVER, generated_places, make_project, run_batch, standin, write_prompts
 

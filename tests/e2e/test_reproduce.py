@@ -14,7 +14,8 @@ from orderproof.tasks.baseline.record import NEWEST_FILE, reports_of
 from orderproof.tasks.batch import recording as batch_recording
 from orderproof.tasks.batch.delivery import OUTPUTS_FILE
 from orderproof.tasks.files import md5_of
-from orderproof.tasks.jobs import EngineSpec, Job, load_job
+from orderproof.tasks.jobs import EngineSpec, Job
+from orderproof.tasks.params import load_job
 from orderproof.tasks.recording import inputs_of
 from tests.conftest import GREEDY, ROOT
 from tests.e2e.batches import make_project, make_real_project, promote_label_order, recorded_batch, reproduce

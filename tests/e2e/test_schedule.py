@@ -26,7 +26,8 @@ from orderproof.flows.accelerator import LEASE_S, LIMIT
 from orderproof.tasks.batch.checkpoint import FOLDER, RESULTS_FILE
 from orderproof.tasks.batch.delivery import OUTPUTS_FILE
 from orderproof.tasks.batch.record import read_runs
-from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.jobs import Job
+from orderproof.tasks.params import load_job
 from orderproof.tasks.promotion import read_promotion
 from tests.conftest import ROOT
 from tests.e2e.batches import LABELS, generated_places, make_project, write_prompts

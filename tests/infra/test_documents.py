@@ -10,7 +10,7 @@ import pytest
 import typer
 
 from orderproof.flows.cli import app
-from orderproof.tasks.jobs import load_jobs
+from orderproof.tasks.params import load_jobs
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -16,7 +16,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from orderproof.tasks.files import md5_of
-from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.jobs import Job
+from orderproof.tasks.params import load_job
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -43,7 +44,7 @@ MEASURE = """\
 import json, os, sys
 from pathlib import Path
 from orderproof.tasks.files import md5_of
-from orderproof.tasks.jobs import load_job
+from orderproof.tasks.params import load_job
 from orderproof.tasks.promotion import PromotionError, keep_current
 
 job = load_job(Path("params.yaml"), sys.argv[1])

@@ -20,7 +20,8 @@ from orderproof.tasks.batch.tracking import RUN_TAG, log_waiting
 from orderproof.tasks.batch.underway import HowFar, tell
 from orderproof.tasks.engines import EngineError
 from orderproof.tasks.files import md5_of
-from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.jobs import Job
+from orderproof.tasks.params import load_job
 from orderproof.tasks.prompts.stream import Stream
 from orderproof.tasks.recording import inputs_of
 from orderproof.tasks.status import job_status

@@ -15,11 +15,12 @@ from orderproof.tasks import recording
 from orderproof.tasks.earlier import answered
 from orderproof.tasks.evidence import Trial, write_verdict
 from orderproof.tasks.files import md5_of
-from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.jobs import Job
 from orderproof.tasks.judgement import judge
 from orderproof.tasks.models import read_model
 from orderproof.tasks.orders import Order
 from orderproof.tasks.outcome import Outcome, outcome_of
+from orderproof.tasks.params import load_job
 from orderproof.tasks.plan import Plan
 from orderproof.tasks.promotion import PromotionError, publish, read_promotion
 from orderproof.tasks.promotion.dvc import DvcError, InputsChanged, Recorded

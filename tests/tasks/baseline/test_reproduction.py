@@ -33,8 +33,9 @@ from orderproof.tasks.batch.lock import only_run
 from orderproof.tasks.batch.provenance import read_provenance
 from orderproof.tasks.engines import Engine, EngineError
 from orderproof.tasks.files import md5_of
-from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.jobs import Job
 from orderproof.tasks.outputs.scorers import ScorerError
+from orderproof.tasks.params import load_job
 from orderproof.tasks.promotion import demote
 from orderproof.tasks.recording import inputs_of
 from orderproof.tasks.status import job_status

@@ -9,8 +9,9 @@ from ruamel.yaml import YAML
 
 from orderproof.tasks.files import md5_of
 from orderproof.tasks.foresight.constants import KnownCosts, write_costs
-from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.jobs import Job
 from orderproof.tasks.models import ModelFacts, read_model
+from orderproof.tasks.params import load_job
 from orderproof.tasks.routing.calibration import Calibration, Fit
 from orderproof.tasks.routing.routes import Routes
 from orderproof.tasks.routing.routes_writer import write_routes

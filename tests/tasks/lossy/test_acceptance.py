@@ -24,13 +24,14 @@ from orderproof.tasks.batch.recording import report
 from orderproof.tasks.engines import EngineError
 from orderproof.tasks.engines.routing import RoutingEngine
 from orderproof.tasks.files import md5_of
-from orderproof.tasks.jobs import Job, load_job
+from orderproof.tasks.jobs import Job
 from orderproof.tasks.lossy import LossyError
 from orderproof.tasks.lossy.comparison import compare_lossy
 from orderproof.tasks.lossy.order import order_to_compare
 from orderproof.tasks.lossy.report import LOSSY, SORTED_LOSSY, evidence_path, read_report, write_page
 from orderproof.tasks.models import read_model
 from orderproof.tasks.orders import Order
+from orderproof.tasks.params import load_job
 from orderproof.tasks.promotion import demote
 from orderproof.tasks.prompts import read_prompts, tokenize
 from orderproof.tasks.prompts.stream import Stream

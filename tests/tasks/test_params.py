@@ -11,7 +11,8 @@ import pytest
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 
-from orderproof.tasks.jobs import Job, JobError, load_job, load_jobs
+from orderproof.tasks.jobs import Job, JobError
+from orderproof.tasks.params import load_job, load_jobs
 from orderproof.tasks.verdict import Rule
 
 ROOT = Path(__file__).parents[2]
