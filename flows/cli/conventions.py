@@ -56,7 +56,7 @@ def checked_job(params: Path, name: str) -> Job:
 def prefect_around(kept: str) -> Iterator[None]:
     """Around a flow. `kept` says what outlives a server that goes away, and how to go on."""
     if home := os.environ.get("PREFECT_HOME"):
-        Path(home).mkdir(parents=True, exist_ok=True)  # Prefect opens a database there, and fails for minutes without
+        _see_that_it_can_be_written(Path(home))
     import httpx
 
     from orderproof.flows.server import spare_server_the_terminal_s_interrupt
@@ -75,6 +75,17 @@ def prefect_around(kept: str) -> Iterator[None]:
         raise OrderproofError(
             f"the Prefect server is gone ({error}), so it does not know how this run ended. {kept}"
         ) from None
+
+
+def _see_that_it_can_be_written(home: Path) -> None:
+    """Prefect opens a database there, and fails for minutes without."""
+    why = "it cannot be written"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = str(error.strerror)
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise OrderproofError(f"PREFECT_HOME, {home}: {why}. Mend it or name another folder. Nothing was begun")
 
 
 def say(value: Any, as_json: bool, lines: list[str]) -> None:

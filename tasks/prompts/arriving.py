@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import stat
+import sys
 import time
 from pathlib import Path
 
@@ -35,6 +36,8 @@ class ArrivingLines:
         """
         self.path = Path("standard input") if source == STANDARD_STREAM else Path(source)
         self.ended = False
+        if source == STANDARD_STREAM and sys.stdin is None:  # its number may be some other file's by now
+            raise PromptError(self.path, "is closed", "Give a pipe or a file", flaw="file")
         try:
             # A copy of the number, read without Python's buffer: that one is locked while a thread waits in it, and a
             # locked buffer is fatal when the process ends.

@@ -568,13 +568,26 @@ def test_an_interrupt_is_one_message_whatever_a_library_makes_of_it(
         ("order {prompts} -o sorted.jsonl --method label --json > /dev/full", "answer cannot be written"),
     ],
 )
-def test_a_standard_stream_that_cannot_be_used_is_one_message(prompts: Path, words: str, message: str) -> None:
+def test_a_standard_stream_that_cannot_be_used_is_one_message(
+    prompts: Path, tmp_path: Path, words: str, message: str
+) -> None:
     command = f"{sys.executable} -m orderproof.flows.cli {words.format(prompts=prompts)}"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=tmp_path, shell=True, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     assert message in done.stderr
 
 
-def test_a_closed_standard_input_is_nothing_to_a_command_that_reads_files(prompts: Path) -> None:
+def test_a_closed_standard_input_is_nothing_to_a_command_that_reads_files(prompts: Path, tmp_path: Path) -> None:
     command = f"{sys.executable} -m orderproof.flows.cli order {prompts} -o sorted.jsonl --method label <&-"
-    subprocess.run(command, shell=True, check=True)
+    subprocess.run(command, cwd=tmp_path, shell=True, check=True)
+    assert (tmp_path / "sorted.jsonl").read_bytes()
+
+
+def test_a_prefect_home_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
+    job = make_project(tmp_path / "p", 3)
+    (tmp_path / "file").touch()
+    command = [sys.executable, "-m", "orderproof.flows.cli", "generate", job.name]
+    env = {**os.environ, "PREFECT_HOME": str(tmp_path / "file" / "prefect")}
+    done = subprocess.run(command, cwd=job.root, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"orderproof: PREFECT_HOME, {tmp_path / 'file' / 'prefect'}: Not a directory. Mend")

@@ -205,3 +205,9 @@ def test_a_spool_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pyt
         at.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
         with pytest.raises(PromptError, match="spool: cannot be written: No space left"):
             windows(stream)
+
+
+def test_a_standard_input_that_was_closed_is_told_and_not_read_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)  # what Python makes of a shell's `<&-`
+    with pytest.raises(PromptError, match=r"standard input: is closed\. Give a pipe or a file"):
+        ArrivingLines("-")
