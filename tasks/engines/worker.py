@@ -172,7 +172,8 @@ class Session:
         """Median seconds to stream `mib` MiB through memory, all allowed processors at once."""
         threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         share = (mib << 20) // threads
-        if not self.probe_buffers:
+        if [size for *_, size in self.probe_buffers] != [share] * threads:
+            self.probe_buffers = []
             for _ in range(threads):
                 source, sink = (ctypes.create_string_buffer(share) for _ in range(2))
                 ctypes.memset(source, 1, share)
