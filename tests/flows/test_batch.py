@@ -1,17 +1,21 @@
-"""A batch whose tokenizer fails late: the engine that loads beside it ends, and nothing stays behind."""
+"""The flow of a batch: what it starts for nothing it ends, and in which order it closes what it holds."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
-from orderproof.flows.batch import USED_AFTERWARDS, generate_pending
+from orderproof.flows import batch as batch_flow
+from orderproof.flows.batch import USED_AFTERWARDS, generate_pending, run_batch
 from orderproof.tasks.batch import generation, sending
+from orderproof.tasks.engines import EngineError
 from orderproof.tasks.prompts import PromptError, Serving
 from orderproof.tasks.prompts.source import PromptSource
 from tests.e2e.batches import Bytes, generated_places, make_project
@@ -41,6 +45,32 @@ def test_an_engine_that_loads_for_nothing_is_ended(tmp_path: Path, monkeypatch: 
     assert tokenizer.engines, "the engine was not started before"
     assert not psutil.wait_procs(tokenizer.engines, 10)[1]
     assert not len(generated_places(job))
+
+
+def test_the_checkpoint_is_closed_before_the_prompts_that_a_thread_may_still_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+
+    def begun(*_: Any) -> tuple[Any, str]:
+        held = {name: contextlib.ExitStack() for name in ("source", "checkpoint")}
+        for name, stack in held.items():
+            stack.callback(closed.append, name)
+        return SimpleNamespace(**held), "why"
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise EngineError("the engine died")
+
+    make_project(tmp_path / "p", 3)
+    for name, instead in (
+        ("begin", begun),
+        ("generate_pending", broken),
+        ("end_server_with_this_process", closed.copy),
+    ):
+        monkeypatch.setattr(batch_flow, name, instead)
+    with pytest.raises(EngineError, match="died"):
+        run_batch.fn("it", params=str(tmp_path / "p" / "params.yaml"))
+    assert closed == ["checkpoint", "source"]
 
 
 @pytest.mark.parametrize("name", USED_AFTERWARDS)
