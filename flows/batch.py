@@ -30,9 +30,11 @@ from orderproof.tasks.batch import checkpoint, coming, delivery, generation, sen
 from orderproof.tasks.batch import recording as batch_recording
 from orderproof.tasks.batch.delivery import Delivered
 from orderproof.tasks.batch.generation import Batch, Generated
+from orderproof.tasks.batch.generation_record import run_name
 from orderproof.tasks.batch.lock import only_run
 from orderproof.tasks.batch.output_lines import OutputLines, open_output
 from orderproof.tasks.batch.record import BatchRun, keep, record_of
+from orderproof.tasks.batch.tracking import failed_without_record
 from orderproof.tasks.engines import Engine, EngineInfo
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.lossy import routing_named
@@ -89,11 +91,12 @@ def run_batch(
         )
         batch, generated, engine = generate_pending(batch, lines, started=started)
         held.enter_context(batch.file)
-        delivered = restore(batch)
-        if stream:
-            this = coming.keep_streamed(this, batch.file.path)
-        run = record_of(batch, why, generated, engine, delivered, started, flow_run_id())
-        keep(this, run)  # first, so that a crash in between loses no figures
+        with failed_without_record(this, run_name(started)):
+            delivered = restore(batch)
+            if stream:
+                this = coming.keep_streamed(this, batch.file.path)
+            run = record_of(batch, why, generated, engine, delivered, started, flow_run_id())
+            keep(this, run)  # before all that follows, so that a crash there loses no figures
         batch.checkpoint.discard()
     return announce_batch(record(this, report(this, run), inputs), this)
 

@@ -7,6 +7,8 @@ Prefect.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ from orderproof.tasks.batch.generation_run import run_of
 from orderproof.tasks.batch.record import BatchRun, keep, read_runs, reports_of
 from orderproof.tasks.evidence import canonical_json
 from orderproof.tasks.jobs import Job
+from orderproof.tasks.tracking import TrackingError, connected
 from orderproof.tasks.tracking.beside import runs_tagged, send
 from orderproof.tasks.tracking.runs import RunRecord
 
@@ -69,6 +72,21 @@ def begin_run(client: MlflowClient, experiment: str, run: str, started: datetime
         client.set_terminated(one.info.run_id, "KILLED")
     made = client.create_run(experiment, round(started.timestamp() * 1000), {RUN_TAG: run}, _name(started))
     return str(made.info.run_id)
+
+
+@contextlib.contextmanager
+def failed_without_record(job: Job, run: str) -> Iterator[None]:
+    """Around what is done between a batch's generation and its record: where that fails, nothing completes its run."""
+    try:
+        yield
+    except Exception:
+        with (
+            contextlib.suppress(TrackingError),
+            connected(job, f"the end of run {run}", reports_of(job)) as (client, experiment),
+        ):
+            for one in runs_tagged(client, experiment, RUN_TAG, run):
+                client.set_terminated(one.info.run_id, "FAILED")
+        raise
 
 
 def log_waiting(job: Job, *, dvc_revision: str | None = None) -> list[BatchRun]:

@@ -17,7 +17,7 @@ from orderproof.tasks.foresight.foretold import PLAN_FILE, plan_dir
 from orderproof.tasks.foresight.page import PAGE_FILE, PICTURE_FILE
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.tracking.beside import send
-from orderproof.tasks.tracking.runs import LONGEST_PARAMETER_CHARS, RunRecord, epoch_ms
+from orderproof.tasks.tracking.runs import RunRecord, epoch_ms, shortened
 
 RUN_TAG = "orderproof.plan"
 FACTS = ("prompts", "batch", "replicas", "samples", "prompt_tokens", "output_tokens", "prefill_share", "batches",
@@ -79,7 +79,7 @@ def _record(plan: Mapping[str, Any], dvc_revision: str | None) -> RunRecord:
         start_ms=at_ms,
         end_ms=at_ms,
         tags={key: value for key, value in tags.items() if value is not None},
-        params={key: value[:LONGEST_PARAMETER_CHARS] for key, value in params.items() if value is not None},
+        params={key: shortened(value, PLAN_FILE) for key, value in params.items() if value is not None},
         metrics=_metrics(plan, forecast),
     )
 

@@ -1,7 +1,7 @@
 """What MLflow shall hold of a trial: one record for the trial, one for each of its passes.
 
 In: a `Trial`, its `Verdict`, the job's price. Out: `RunRecord`s, plain values. Knows nothing of MLflow's client or of
-servers (tracking.py sends the records), nor of engines, Prefect or DVC.
+servers (this package's __init__ and beside.py send the records), nor of engines, Prefect or DVC.
 
 Every pass carries the same metrics, and its arm also as a parameter, so that MLflow's comparison page of a trial's
 passes answers the question by itself.

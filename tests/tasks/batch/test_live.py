@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from orderproof.tasks.batch import live
+from orderproof.tasks.batch.delivery import DeliveryError
 from orderproof.tasks.batch.generation import Generated
 from orderproof.tasks.batch.live import LiveMetrics
-from orderproof.tasks.batch.tracking import RUN_TAG, begin_run
+from orderproof.tasks.batch.tracking import RUN_TAG, begin_run, failed_without_record
 from orderproof.tasks.engines import Steps
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.tracking import tracking_uri
@@ -105,6 +106,25 @@ def test_a_run_that_failed_or_was_killed_runs_no_longer_there(job: Job) -> None:
         wait_for(sender, 1)
     states = {run.data.tags[RUN_TAG]: run.info.status for run in runs(job)}
     assert states == {"failed": "FAILED", "killed": "KILLED", "next": "RUNNING"}
+
+
+def test_a_run_whose_outputs_could_not_be_delivered_runs_no_longer_there(job: Job) -> None:
+    with sending(job, "r1") as sender:
+        sender.tell(1, after(1, running=1))
+        wait_for(sender, 1)
+    assert [run.info.status for run in runs(job)] == ["RUNNING"], "until its record completes it"
+    with failed_without_record(job, "r1"):
+        pass
+    assert [run.info.status for run in runs(job)] == ["RUNNING"]
+    with pytest.raises(DeliveryError, match="too many"), failed_without_record(job, "r1"):
+        raise DeliveryError("too many")
+    assert [run.info.status for run in runs(job)] == ["FAILED"]
+
+
+def test_a_tracker_that_is_down_hides_no_reason_of_a_failure(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////proc/no/such/place.db")
+    with pytest.raises(DeliveryError, match="too many"), failed_without_record(job, "r1"):
+        raise DeliveryError("too many")
 
 
 def test_a_batch_that_is_over_at_once_sends_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
