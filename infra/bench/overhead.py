@@ -28,6 +28,7 @@ from bench import ENGINE, SAMPLING
 
 FEW = 100
 LOOK_EVERY_S = 0.05
+MAX_MODEL_LEN = 1024  # tokens; of 10,000 prompts one leaves too little room in the benchmark's 512
 STAGE = {
     "cmd": "orderproof generate ${key}",
     "deps": ["${item.prompts}", "${item.model}"],
@@ -62,7 +63,8 @@ def main() -> None:
 def make_project(root: Path, model: Path, tokens: int) -> Path:
     """A job `it` whose prompts are still to come, in git and DVC."""
     sampling = {**SAMPLING, "max_tokens": tokens}
-    job = {"prompts": "prompts.jsonl", "model": str(model), "engine": ENGINE, "sampling": sampling}
+    engine = {**ENGINE, "args": {**ENGINE["args"], "max_model_len": MAX_MODEL_LEN}}
+    job = {"prompts": "prompts.jsonl", "model": str(model), "engine": engine, "sampling": sampling}
     stages = {"stages": {"generate": {"foreach": "${jobs}", "do": STAGE}}}
     (root / "params.yaml").write_text(json.dumps({"defaults": {}, "jobs": {"it": job}}))  # JSON is YAML
     (root / "dvc.yaml").write_text(json.dumps(stages))
