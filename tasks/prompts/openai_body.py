@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from orderproof.tasks.prompts.rows import Fail, kind_of, shown
+from orderproof.tasks.prompts.rows import MOST_ASKED, Fail, kind_of, shown
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 LOGIT_BIAS_LIMIT = 100.0
@@ -155,8 +155,8 @@ def sampling_of(body: Body, endpoint: str, fail: Fail) -> dict[str, Any]:
     sampling = {key: value for key, value in said.items() if key in PASSED}
     asked = said.get("max_completion_tokens", said.get("max_tokens"))
     for key, value in (("max_tokens", asked), ("n", sampling.get("n"))):
-        if value is not None and value < 1:
-            raise fail(f"`body.{key}` must be a whole number from 1, not {shown(value)}", "Correct it")
+        if value is not None and not 1 <= value <= MOST_ASKED:
+            raise fail(f"`body.{key}` must be a whole number from 1 to {MOST_ASKED}, not {shown(value)}", "Correct it")
     if asked is not None:
         sampling["max_tokens"] = asked
     if "logit_bias" in said:

@@ -207,6 +207,7 @@ def test_a_plain_row_may_name_an_adapter_too(tmp_path: Path) -> None:
         (request(temperature="hot"), "`body.temperature` must be a number, not text", ""),
         (request(seed=2**63), "`body.seed` must be a whole number of 64 bits, not a number", ""),
         (request(n=0), "`body.n` must be a whole number from 1", ""),
+        (request(max_tokens=2**70), "`body.max_tokens` must be a whole number from 1 to 2147483647", ""),
         (request(max_completion_tokens=0), "`body.max_tokens` must be a whole number from 1", ""),
         (request(max_tokens=True), "`body.max_tokens` must be a whole number, not true or false", ""),
         (request(stop=[1]), "`body.stop` must be text or a list of texts", ""),

@@ -248,9 +248,10 @@ def test_a_broken_last_line_that_is_not_torn_is_not_called_cut_off(tmp_path: Pat
         (line(id="b", text="x", label=["c"]), "`label` must be text or a number, not a list", "Correct"),
         (line(id="b", text="x", reference={}), "`reference` must be text or a number, not an object", "Correct"),
         (line(id="b", text="x", sampling="hot"), "`sampling` must be an object, not text", "SamplingParams"),
-        (line(id="b", text="x", sampling={"max_tokens": 0}), "whole number from 1, not '0'", "Correct"),
+        (line(id="b", text="x", sampling={"max_tokens": 0}), "whole number from 1 to 2147483647, not '0'", "Correct"),
         (line(id="b", text="x", sampling={"max_tokens": True}), "whole number from 1", "Correct"),
-        (line(id="b", text="x", sampling={"n": 0}), "`sampling.n` must be a whole number from 1, not '0'", "Correct"),
+        (line(id="b", text="x", sampling={"n": 0}), "`sampling.n` must be a whole number from 1 to", "Correct"),
+        (line(id="b", text="x", sampling={"max_tokens": 2**70}), "whole number from 1 to 2147483647", "Correct"),
         (line(id="b", text="x", sampling={"n": None}), "`sampling.n` must be a whole number", "Correct"),
     ],
 )
