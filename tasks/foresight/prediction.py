@@ -81,13 +81,14 @@ def unlearned(one: Prediction, saved: float) -> Prediction:
 
     Args:
         saved: share of the experts that the same way to order saves of such prompts. The logarithm of the gain shrinks
-            as the saving does; the upper bound stays, because the captured prompts are in the job, too.
+            as the saving does; the upper bound stays, because the captured prompts are in the job, too. (Where the order
+            loses, it loses less, and it is the upper bound that follows.)
     """
     if one.experts_saved <= 0:
         return one
     left = min(1.0, max(0.0, saved / one.experts_saved))
     gain, low = (math.expm1(left * math.log1p(value)) for value in (one.gain, one.low))
-    return replace(one, gain=gain, low=min(low, one.low))
+    return replace(one, gain=gain, low=min(low, one.low), high=max(gain, one.high))
 
 
 def _prediction(

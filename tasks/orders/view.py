@@ -173,9 +173,16 @@ def _words(message: Any, where: str) -> str:
     if isinstance(message, str):
         return message
     if not isinstance(message, Mapping):
-        raise OrderError(f"{where}: a chat message is not an object. Give messages of `role` and `content`")
+        raise OrderError(f"{where}: a chat message is not an object. {_CHAT}")
     content = message.get("content", message.get("text"))
-    return content if isinstance(content, str) else "\n".join(_words(part, where) for part in content or ())
+    if content is None:  # of a call of a tool, of an image
+        return ""
+    if not isinstance(content, str | list | tuple):
+        raise OrderError(f"{where}: the `content` of a chat message is neither text nor a list of parts. {_CHAT}")
+    return content if isinstance(content, str) else "\n".join(_words(part, where) for part in content)
+
+
+_CHAT = "Give messages of `role` and `content`, or a text; token ids are not read"
 
 
 def _field(prompt: AnyPrompt, name: str, default: Any) -> Any:

@@ -100,8 +100,13 @@ def leading_directions(table: EmbeddingTable) -> NDArray[np.float32]:
 
 
 def _basis(table: EmbeddingTable) -> NDArray[np.float32]:
-    """float32[width, DIMENSIONS], by principal components of evenly spread rows."""
+    """float32[width, DIMENSIONS], by principal components of evenly spread rows; those that are no numbers are left out,
+    and prompts with such a token are refused by whoever uses their features.
+    """
     sample = table.rows(slice(None, None, -(-len(table) // SAMPLE_TOKENS)))
+    sample = sample[np.isfinite(sample).all(axis=1)]
+    if len(sample) < 2:
+        raise SignalError(f"the embedding table {table.name} holds no numbers: fetch the model again, or use `lexical`")
     _, directions = np.linalg.eigh(np.cov(sample, rowvar=False))  # of rising variance
     return np.ascontiguousarray(directions[:, : -DIMENSIONS - 1 : -1], np.float32)
 
@@ -117,6 +122,8 @@ def read_tokenizer(folder: Path) -> Callable[[list[str]], TokenIds]:
             from tokenizers import Tokenizer
 
             fast = Tokenizer.from_file(str(folder / "tokenizer.json"))
+            fast.no_padding()  # a file may ask for either, and the engine heeds neither
+            fast.no_truncation()
             return lambda texts: [found.ids for found in fast.encode_batch_fast(texts, add_special_tokens=False)]
         from transformers import AutoTokenizer
 

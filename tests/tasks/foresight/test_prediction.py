@@ -102,3 +102,10 @@ def test_a_gain_shrinks_as_what_is_saved_of_prompts_that_taught_nothing(
 def test_what_saves_nothing_has_learned_nothing_to_take_off(saved: float) -> None:
     one = Prediction("learned", -0.02, -0.04, 0.0, saved, 20.0)
     assert unlearned(one, 0.1) == one
+
+
+@pytest.mark.parametrize("held_out", [0.02, 0.1])
+def test_a_loss_that_shrinks_stays_inside_its_interval(held_out: float) -> None:
+    left = unlearned(Prediction("learned", -0.05, -0.06, -0.04, 0.2, 20.0), held_out)
+    assert -0.05 < left.gain < 0
+    assert left.low <= left.gain <= left.high

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from orderproof.tasks.orders import view_of
+import numpy as np
+import pytest
+
+from orderproof.tasks.orders import OrderError, view_of
 from orderproof.tasks.prompts.tokenization import TokenizedPrompts
 
 
@@ -33,3 +36,22 @@ def test_in_a_list_the_place_serves_for_an_id() -> None:
     assert list(view.labels) == [None, "3"]
     assert view.lengths()[0].tolist() == [3, 3]
     assert view.where(0) == "prompts[0] (id '0')"
+
+
+def test_the_words_of_a_chat_are_those_of_its_messages_and_their_parts() -> None:
+    parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "x"}}, {"text": "here"}]
+    chat = [{"role": "user", "content": parts}, {"role": "assistant", "content": None}, {"role": "user", "content": "b"}]
+    assert list(view_of([chat, {"custom_id": "a", "body": {"messages": chat}}]).texts()) == ["look\n\nhere\n\nb"] * 2
+
+
+@pytest.mark.parametrize("content", [5, True, {"text": "a"}])
+def test_a_chat_message_whose_content_is_no_text_is_named(content: Any) -> None:
+    view = view_of(["fine", {"messages": [{"role": "user", "content": content}]}])
+    with pytest.raises(OrderError, match=r"prompts\[1\]: the `content` of a chat message is neither text nor a list"):
+        list(view.texts())
+
+
+@pytest.mark.parametrize("prompt", [[1, 2, 3], [[1, 2], [3]]])
+def test_token_ids_are_refused_as_what_they_are(prompt: list[Any]) -> None:
+    with pytest.raises(OrderError, match=r"prompts\[0\]: .*token ids are not read"):
+        list(view_of([{"prompt": prompt}]).texts())

@@ -113,3 +113,28 @@ def test_bfloat16_rows_in_blocks_are_the_whole_table(monkeypatch: pytest.MonkeyP
     stored: Any = (TABLE.view(np.uint32) >> 16).astype(np.uint16)
     made = leading_directions(EmbeddingTable("short", stored))
     assert np.array_equal(made, ((TABLE.view(np.uint32) >> 16) << 16).view(np.float32))
+
+
+def test_padding_and_truncation_in_a_tokenizers_file_count_for_nothing_as_in_the_engine(model: Path) -> None:
+    from tokenizers import Tokenizer
+
+    before = rows_of(view_of(["ab", "a longer text than that"]), Served(model))
+    asks = Tokenizer.from_file(str(model / "tokenizer.json"))
+    asks.enable_padding(length=64)
+    asks.enable_truncation(3)
+    asks.save(str(model / "tokenizer.json"))
+    signals.forget()
+    assert rows_of(view_of(["ab", "a longer text than that"]), Served(model)).tobytes() == before.tobytes()
+
+
+def test_a_token_whose_embedding_is_no_number_spoils_the_prompts_that_have_it_alone() -> None:
+    wide = np.random.default_rng(1).normal(size=(400, 512)).astype(np.float32)
+    wide[7, 3] = np.nan
+    rows = mean_embeddings([[1, 2], [7, 2]], leading_directions(EmbeddingTable("wide", wide)))
+    assert np.isfinite(rows[0]).all()
+    assert not np.isfinite(rows[1]).any()
+
+
+def test_a_wide_table_without_a_number_is_told() -> None:
+    with pytest.raises(SignalError, match="embedding table broken holds no numbers"):
+        leading_directions(EmbeddingTable("broken", np.full((400, 512), np.nan, np.float32)))
