@@ -47,22 +47,34 @@ class Plan:
     model: ModelFacts
     prompts: TokenizedPrompts  # the measured ones, in the file's order
     dataset_md5: str
-    prompts_total: int
     chosen: Order  # the candidate over the whole file: what a promotion pins
     orders: Mapping[str, Order | None]  # arm → its order over the measured prompts; None: a fresh shuffle per block
     control_why: str
     rule: Rule
     question: str
-    settings: str
     attempt: int
     coin_seed: int
     shuffle_seeds: tuple[int, ...]
     noise_sd: float | None  # of a block's log ratio, in earlier trials on this model and engine
-    detectable_gain_before: float | None
     detectable_excess_before: float | None
     placebo: bool
     foretold: Foretold | None  # of the candidate, by the last plan
     refusal: str | None  # why nothing should be measured; None: go
+
+    @property
+    def prompts_total(self) -> int:
+        """Of the whole job."""
+        return len(self.chosen)
+
+    @property
+    def settings(self) -> str:
+        """Hash of the question and all else in params.yaml that decides a measurement."""
+        return _settings(self.job, self.question)
+
+    @property
+    def detectable_gain_before(self) -> float | None:
+        """The smallest gain that the last look detects with 80 % power; None without earlier trials."""
+        return detectable_gain(self.noise_sd, self.rule) if self.noise_sd else None
 
     def manifest(self, engine: EngineInfo, probe_baseline_s: float) -> Manifest:
         """What is registered, once the engine has said what it is."""
@@ -124,59 +136,82 @@ def make_plan(
     Args:
         prompts: all of the job's prompts.
         current: the order in which the job runs today, over all prompts.
-        history: the job's earlier trials, placebos left out.
-        placebos: its earlier placebos, so that the next one has coins of its own.
-        foretold: what the last `orderproof plan` predicted of this candidate; a trial that it says can show nothing is
-            refused.
+        history, placebos: the job's earlier trials and, so that the next one has coins of its own, placebos.
+        foretold: what the last `orderproof plan` predicted of this candidate, which may refuse the trial.
 
     Raises:
         OrderError: the candidate cannot be made of these prompts.
     """
+    compared = _compared(job, prompts, dataset_md5, current, placebo)
+    question = _question(job, model, dataset_md5, compared.chosen)
+    attempt = _attempt(job, question, history, placebo)
+    noise = noise_sd(job, model, history)
+    rule = _rule(job, attempt, noise)
+    coin_seed, *shuffle_seeds = _draw_seeds(job, question, placebo, len(placebos if placebo else history), rule)
+    size = len(compared.prompts)
+    return Plan(
+        job=job,
+        model=model,
+        prompts=compared.prompts,
+        dataset_md5=dataset_md5,
+        chosen=compared.chosen,
+        orders=compared.orders,
+        control_why=compared.control_why,
+        rule=rule,
+        question=question,
+        attempt=attempt,
+        coin_seed=coin_seed,
+        shuffle_seeds=tuple(shuffle_seeds),
+        noise_sd=noise,
+        detectable_excess_before=detectable_excess_before(job, model, dataset_md5, history, size, rule.looks[-1]),
+        placebo=placebo,
+        foretold=None if placebo else foretold,
+        refusal=None if placebo else _refusal(job, model, compared, foretold, rule, noise),
+    )
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """What a trial sets side by side."""
+
+    prompts: TokenizedPrompts  # the measured ones
+    chosen: Order  # the candidate, over the whole file
+    control: Order | None  # over the whole file; None: shuffles
+    control_why: str
+    orders: Mapping[str, Order | None]  # arm → its order over the measured prompts
+
+
+def _compared(job: Job, prompts: TokenizedPrompts, dataset_md5: str, current: Order, placebo: bool) -> _Compared:
     spec = OrderSpec(method="shuffled", seed=job.measure.seed + 1) if placebo else job.order
     chosen = make_order(spec, view_of(prompts, Served.by(job)), dataset_md5)
     if current.method != "file" and np.array_equal(current.permutation, chosen.permutation):
         # The candidate was promoted before: whether it still pays shows against what the job would do without it.
         current = make_order(OrderSpec(method="file"), prompts, dataset_md5)
-    measured = measured_prompts(chosen.permutation, job.measure.prompts, job.engine.max_num_seqs)
-    subset, question = prompts.take(measured), _question(job, model, dataset_md5, chosen)
-    # α is not spent on placebos: nothing is promoted by one.
-    attempt = 1 if placebo else 1 + attempts(history, question)
-    if history.unreadable and not placebo:
-        _tell_unreadable(job, history, attempt)
-    noise = noise_sd(job, model, history)
-    rule = _rule(job, attempt, noise)
     control, why = _control(current, prompts, placebo)
+    measured = measured_prompts(chosen.permutation, job.measure.prompts, job.engine.max_num_seqs)
     orders: dict[str, Order | None] = {CONTROL: restrict(control, measured) if control else None}
     orders[CANDIDATE] = restrict(chosen, measured)
     if control:
         orders[SHUFFLED] = None
-    detectable = detectable_gain(noise, rule) if noise else None
-    refusal = structural_refusal(job, model, subset, chosen, control) or foretold_refusal(foretold, rule, detectable)
-    coin_seed, *shuffle_seeds = _draw_seeds(job, question, placebo, len(placebos if placebo else history), rule)
-    return Plan(
-        job=job,
-        model=model,
-        prompts=subset,
-        dataset_md5=dataset_md5,
-        prompts_total=len(prompts),
-        chosen=chosen,
-        orders=orders,
-        control_why=why,
-        rule=rule,
-        question=question,
-        settings=_settings(job, question),
-        attempt=attempt,
-        coin_seed=coin_seed,
-        shuffle_seeds=tuple(shuffle_seeds),
-        noise_sd=noise,
-        detectable_gain_before=detectable,
-        detectable_excess_before=detectable_excess_before(
-            job, model, dataset_md5, history, len(subset), rule.looks[-1]
-        ),
-        placebo=placebo,
-        foretold=None if placebo else foretold,
-        refusal=None if placebo else refusal,
-    )
+    return _Compared(prompts.take(measured), chosen, control, why, orders)
+
+
+def _attempt(job: Job, question: str, history: History, placebo: bool) -> int:
+    """Which trial of this question it is, from 1. Placebos spend no α: nothing is promoted by one."""
+    if placebo:
+        return 1
+    attempt = 1 + attempts(history, question)
+    if history.unreadable:
+        _tell_unreadable(job, history, attempt)
+    return attempt
+
+
+def _refusal(
+    job: Job, model: ModelFacts, compared: _Compared, foretold: Foretold | None, rule: Rule, noise: float | None
+) -> str | None:
+    """Why nothing should be measured: for certain, or by what was foretold."""
+    certain = structural_refusal(job, model, compared.prompts, compared.chosen, compared.control)
+    return certain or foretold_refusal(foretold, rule, detectable_gain(noise, rule) if noise else None)
 
 
 def _rule(job: Job, attempt: int, noise: float | None) -> Rule:
@@ -273,7 +308,6 @@ def _question(job: Job, model: ModelFacts, dataset_md5: str, chosen: Order) -> s
 
 
 def _settings(job: Job, question: str) -> str:
-    """Hash of the question and all else in params.yaml that decides a measurement."""
     beside = {"name", "root", *BESIDE_THE_JOBS, *NEVER_MEASURED}
     measured = job.model_dump(mode="json", exclude=beside)
     return _sha256(canonical_json({"question": question, "job": measured}))

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import BaseModel, ConfigDict
 
-from orderproof.tasks.outputs.disagreement import Float64, Int64, Spread, mean, spread_of
+from orderproof.tasks.outputs.disagreement import Float64, Int64, Pairs, Spread, mean, spread_of
 from orderproof.tasks.outputs.passes import (
     CANDIDATE,
     CONTROL,
@@ -86,13 +87,6 @@ def compare(
     a control that keeps its order repeats itself and knows no reshuffling; else the control. Scores are always compared
     with the control.
 
-    The bounds take the larger of two standard errors, over prompts clustered by runs of `max_num_seqs` neighbours in
-    the candidate's order and over passes (disagreement.py), times a quantile of Student's t. Simulated for 768 prompts
-    in 12 runs whose neighbours flip together, at a true excess of one point: `more_than_reshuffling` comes in 4.5 % of
-    trials, with the normal quantile in 6.3 %, with an SE over independent prompts in 22 %. The other error has no such
-    guard: an excess made of a few batches that flip whole is often missed whole, so that `as_reshuffling` comes at one
-    point in 5 % of trials where prompts flip one by one, but in up to 14 % in that world.
-
     Args:
         passes: every counted pass, digests int64[N].
         candidate_position: int64[N], the place of prompt i in the candidate's order.
@@ -107,38 +101,80 @@ def compare(
     runs = _check_position(candidate_position, prompts) // max_num_seqs
     shuffles = arm_of_shuffles(passes)
     pairs = pairs_of(passes, shuffles)
-    a, b = pairs.arms.count(shuffles), pairs.arms.count(CANDIDATE)  # a fixed control takes no part in the excess
-    d_aa, d_ab = pairs.disagreement(shuffles, shuffles), pairs.disagreement(shuffles, CANDIDATE)
-    excess = None if d_aa is None or d_ab is None else d_ab - d_aa
-    spread = None if excess is None else spread_of(pairs.excess_rate(), runs, pairs.jackknife_se(), a + b)
-    low = None if excess is None or spread is None else excess - spread.half_width_of_a_rate
-    high = None if excess is None or spread is None else excess + spread.half_width_of_a_rate
-    vacuous = vacuous or (d_aa is not None and 1 - d_aa <= TOLERANCE)  # no excess above one point is possible then
+    excess = _excess(pairs, shuffles, runs)
     return OutputChange(
         prompts=prompts,
-        control_passes=a,
-        candidate_passes=b,
-        d_aa=d_aa,
-        d_ab=d_ab,
+        control_passes=pairs.arms.count(shuffles),
+        candidate_passes=pairs.arms.count(CANDIDATE),
+        d_aa=excess.d_aa,
+        d_ab=excess.d_ab,
         d_bb=pairs.disagreement(CANDIDATE, CANDIDATE),
-        excess=excess,
-        se=spread.se if spread else None,
-        se_prompts=spread.se_prompts if spread else None,
-        se_passes=spread.se_passes if spread else None,
-        low=low,
-        high=high,
-        answer="undecided" if vacuous else _answer(low, high),
+        excess=excess.rate,
+        se=excess.spread.se if excess.spread else None,
+        se_prompts=excess.spread.se_prompts if excess.spread else None,
+        se_passes=excess.spread.se_passes if excess.spread else None,
+        low=excess.low,
+        high=excess.high,
+        answer="undecided" if vacuous or excess.floor_is_everything else _answer(excess),
         first_divergence=dict(first_divergence or {}),
-        vacuous=vacuous,
-        smallest_excess=None if excess is None or spread is None else spread.smallest_rate(TOLERANCE, excess),
+        vacuous=vacuous or excess.floor_is_everything,
+        smallest_excess=excess.smallest,
         scores=_compare_scores(passes, runs),
     )
 
 
-def _answer(low: float | None, high: float | None) -> Literal["as_reshuffling", "more_than_reshuffling", "undecided"]:
-    if high is not None and high < TOLERANCE:
+@dataclass(frozen=True)
+class _Excess:
+    """D_AB − D_AA and how uncertain it is; None: too few passes to tell.
+
+    The bounds take the larger of two standard errors, over prompts clustered by runs of `max_num_seqs` neighbours in
+    the candidate's order and over passes (disagreement.py), times a quantile of Student's t. Simulated for 768 prompts
+    in 12 runs whose neighbours flip together, at a true excess of one point: `more_than_reshuffling` comes in 4.5 % of
+    trials, with the normal quantile in 6.3 %, with an SE over independent prompts in 22 %. The other error has no such
+    guard: an excess made of a few batches that flip whole is often missed whole, so that `as_reshuffling` comes at one
+    point in 5 % of trials where prompts flip one by one, but in up to 14 % in that world.
+    """
+
+    d_aa: float | None
+    d_ab: float | None
+    spread: Spread | None
+
+    @property
+    def rate(self) -> float | None:
+        return None if self.d_aa is None or self.d_ab is None else self.d_ab - self.d_aa
+
+    @property
+    def floor_is_everything(self) -> bool:
+        """Shuffles disagree almost everywhere, so that no excess above one point is possible."""
+        return self.d_aa is not None and 1 - self.d_aa <= TOLERANCE
+
+    @property
+    def low(self) -> float | None:
+        return None if self.rate is None or self.spread is None else self.rate - self.spread.half_width_of_a_rate
+
+    @property
+    def high(self) -> float | None:
+        return None if self.rate is None or self.spread is None else self.rate + self.spread.half_width_of_a_rate
+
+    @property
+    def smallest(self) -> float | None:
+        """That this trial would have called more than reshuffling."""
+        return None if self.rate is None or self.spread is None else self.spread.smallest_rate(TOLERANCE, self.rate)
+
+
+def _excess(pairs: Pairs, shuffles: str, runs: Int64) -> _Excess:
+    """Of the candidate over the arm of shuffles; a control that keeps its order takes no part in it."""
+    d_aa, d_ab = pairs.disagreement(shuffles, shuffles), pairs.disagreement(shuffles, CANDIDATE)
+    if d_aa is None or d_ab is None:
+        return _Excess(d_aa, d_ab, None)
+    passes = pairs.arms.count(shuffles) + pairs.arms.count(CANDIDATE)
+    return _Excess(d_aa, d_ab, spread_of(pairs.excess_rate(), runs, pairs.jackknife_se(), passes))
+
+
+def _answer(excess: _Excess) -> Literal["as_reshuffling", "more_than_reshuffling", "undecided"]:
+    if excess.high is not None and excess.high < TOLERANCE:
         return "as_reshuffling"
-    if low is not None and low > TOLERANCE:
+    if excess.low is not None and excess.low > TOLERANCE:
         return "more_than_reshuffling"
     return "undecided"
 

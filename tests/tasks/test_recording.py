@@ -30,7 +30,6 @@ from tests.tasks.trial_maker import LABELS, make_trial
 
 PROMPTS = 48
 FIRST, SECOND = "20261129T144640Z-3f9a", "20261130T144640Z-77aa"
-SETTINGS = "all that decides the measurement"
 PARAMS = {
     "defaults": {"engine": {"args": {"max_num_seqs": 8}}},
     "jobs": {"six-domains": {"prompts": "prompts.jsonl", "model": "model", "order": {"method": "label"}}},
@@ -88,18 +87,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
         model=read_model(job.model_path, job.model),
         prompts=_tokenized(ids),
         dataset_md5=md5,
-        prompts_total=PROMPTS,
         chosen=Order(grouped, "label", {}, {}, md5),
         orders={},
         control_why="",
         rule=Rule(),
         question="the question",
-        settings=SETTINGS,
         attempt=1,
         coin_seed=0,
         shuffle_seeds=(),
         noise_sd=None,
-        detectable_gain_before=None,
         detectable_excess_before=None,
         placebo=False,
         foretold=None,
@@ -288,14 +284,15 @@ def test_a_tracker_that_is_down_when_a_verdict_stands_does_not_forget_its_run(pr
 def test_other_settings_an_invalid_verdict_and_a_placebo_never_stand(project: Project) -> None:
     trial = project.trial()
     project.record(trial)
-    assert answered(replace(project.plan, settings="others"), let_stand=True) is None
+    stricter = project.plan.job.model_copy(update={"outputs": "proven"})
+    assert answered(replace(project.plan, job=stricter), let_stand=True) is None
     assert answered(replace(project.plan, placebo=True), let_stand=True) is None
     spoilt = make_trial(
         project.job.reports_dir / SECOND,
         prompts=PROMPTS,
         noise=0.0,
         gain=0.0,
-        settings=SETTINGS,
+        settings=project.plan.settings,
         candidate=project.plan.chosen.record(),
     )
     assert reached(spoilt).verdict.verdict == "invalid"
