@@ -81,8 +81,8 @@ def unlearned(one: Prediction, saved: float) -> Prediction:
 
     Args:
         saved: share of the experts that the same way to order saves of such prompts. The logarithm of the gain shrinks
-            as the saving does; the upper bound stays, because the captured prompts are in the job, too. (Where the order
-            loses, it loses less, and it is the upper bound that follows.)
+            as the saving does; the upper bound stays, because the captured prompts are in the job, too, unless a loss
+            shrinks to less than it.
     """
     if one.experts_saved <= 0:
         return one

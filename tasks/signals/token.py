@@ -100,8 +100,8 @@ def leading_directions(table: EmbeddingTable) -> NDArray[np.float32]:
 
 
 def _basis(table: EmbeddingTable) -> NDArray[np.float32]:
-    """float32[width, DIMENSIONS], by principal components of evenly spread rows; those that are no numbers are left out,
-    and prompts with such a token are refused by whoever uses their features.
+    """float32[width, DIMENSIONS], by principal components of evenly spread rows, those that are no numbers left out.
+    Prompts with such a token are refused by whoever uses their features.
     """
     sample = table.rows(slice(None, None, -(-len(table) // SAMPLE_TOKENS)))
     sample = sample[np.isfinite(sample).all(axis=1)]
