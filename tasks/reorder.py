@@ -23,7 +23,8 @@ from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.files import atomic_file
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.orders import Order, PromptView, Windows, make_order
-from orderproof.tasks.orders.view import on_line, text_of
+from orderproof.tasks.orders.reading import Reading, reading_of
+from orderproof.tasks.orders.view import on_line
 from orderproof.tasks.prompts.arriving import BYTE_ORDER_MARK, STANDARD_STREAM
 from orderproof.tasks.prompts.ids import SeenKeys, id_key
 from orderproof.tasks.prompts.row_files import (
@@ -55,7 +56,7 @@ def reorder_file(
 ) -> Order:
     """Write the rows of `source` to `destination` in another order.
 
-    Every row needs an `id` (or `custom_id`) of its own; a `label`, or a text as `text_of` finds it, where the order
+    Every row needs an `id` (or `custom_id`) of its own; a `label`, or a text as `reading_of` finds it, where the order
     asks for one. A window of JSON lines is written as soon as it is there, from a pipe to a pipe before the next one is
     read, and 16 bytes a row stay in memory.
 
@@ -75,7 +76,7 @@ def reorder_file(
         with rows_in(name, file) as rows:
             _refuse_other_kind(name, rows.suffix, destination)
             _refuse_doubles(rows)
-            order = make_order(spec, _view(rows, served), rows.md5(), progress=progress)
+            order = make_order(spec, _view(rows, served, reading_of(spec, served)), rows.md5(), progress=progress)
             _write(rows, order.permutation.tolist(), destination)
             return order
 
@@ -100,9 +101,9 @@ def restore_file(outputs: str | Path, like: str | Path, destination: str | Path)
         return len(wanted.ids)
 
 
-def _view(rows: Rows, served: Served) -> PromptView:
+def _view(rows: Rows, served: Served, reading: Reading) -> PromptView:
     def text(i: int) -> str:
-        return text_of(rows.record(i), on_line(rows.name, rows.numbers[i], rows.ids[i]))
+        return reading(rows.record(i), on_line(rows.name, rows.numbers[i], rows.ids[i]))
 
     return PromptView(rows.ids, rows.labels, text, rows.numbers, source=rows.name, served=served)
 
@@ -160,12 +161,12 @@ def _reorder_stream(
     """Window by window, each written before the next one is read."""
     assert spec.window is not None
     windows, sent, md5 = Windows(spec), array("q"), hashlib.md5(usedforsecurity=False)
-    rows = _distinct(name, stream_rows(name, file, md5.update))
+    rows, reading = _distinct(name, stream_rows(name, file, md5.update)), reading_of(spec, served)
     mark = BYTE_ORDER_MARK if file.peek(3).startswith(BYTE_ORDER_MARK) else b""
     with _opened(destination) as sink:
         sink.write(mark)
         while window := list(itertools.islice(rows, spec.window)):
-            order = windows.add(_view_of_window(name, window, served)).tolist()
+            order = windows.add(_view_of_window(name, window, served, reading)).tolist()
             sink.writelines(window[k].whole_line for k in order)
             sink.flush()
             sent.extend([len(sent) + k for k in order])
@@ -183,9 +184,9 @@ def _distinct(name: str, rows: Iterable[Row]) -> Iterator[Row]:
         yield row
 
 
-def _view_of_window(name: str, rows: Sequence[Row], served: Served) -> PromptView:
+def _view_of_window(name: str, rows: Sequence[Row], served: Served, reading: Reading) -> PromptView:
     def text(i: int) -> str:  # knows the rows and not the view, so that a window's memory is free when it has gone
-        return text_of(rows[i].record, on_line(name, rows[i].number, rows[i].id))
+        return reading(rows[i].record, on_line(name, rows[i].number, rows[i].id))
 
     return PromptView(
         [row.id for row in rows],

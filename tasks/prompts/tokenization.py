@@ -10,6 +10,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -141,11 +142,23 @@ def tokenize(job: Job, prompts: Iterable[Prompt]) -> TokenizedPrompts:
     )
 
 
-def _load(job: Job) -> Any:
+def load_tokenizer(folder: Path) -> Any:
+    """From local files, without running code of theirs. Raises whatever a broken file causes."""
     from transformers import AutoTokenizer
 
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def apply_template(tokenizer: Any, prompt: Prompt, arguments: Mapping[str, Any]) -> str:
+    """A prompt's chat messages as one text; its own arguments go before those given. Raises what the template does."""
+    own = prompt.chat_template_args or {}
+    said = {"add_generation_prompt": True, **arguments, **own, "tokenize": False}
+    return str(tokenizer.apply_chat_template(list(prompt.text), **said))
+
+
+def _load(job: Job) -> Any:
     try:
-        tokenizer = AutoTokenizer.from_pretrained(job.tokenizer_path, local_files_only=True, trust_remote_code=False)
+        tokenizer = load_tokenizer(job.tokenizer_path)
     except Exception as error:  # transformers raises whatever the broken file causes
         raise _unusable(job, f"holds no usable tokenizer: {' '.join(str(error).split())[:200]}") from None
     if len(tokenizer) <= len(tokenizer.added_tokens_decoder):  # without its files, some models get an empty one
@@ -167,10 +180,8 @@ def _render(job: Job, tokenizer: Any, prompt: Prompt) -> str:
     if not tokenizer.chat_template:
         problem = f"`text` is chat messages, and the tokenizer in {job.tokenizer_path} has no chat template"
         raise fail(problem, f"Give plain text, or set `tokenizer` of jobs.{job.name} to a folder that has one")
-    own = prompt.chat_template_args or {}
-    arguments = {"add_generation_prompt": True, **job.chat_template_args, **own, "tokenize": False}
     try:
-        return str(tokenizer.apply_chat_template(list(prompt.text), **arguments))
+        return apply_template(tokenizer, prompt, job.chat_template_args)
     except Exception as error:  # templates raise errors of their own
         problem = f"the model's chat template refuses the messages: {shown(str(error))}"
         raise fail(problem, f"Correct them, or chat_template_args of jobs.{job.name}") from None

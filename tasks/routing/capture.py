@@ -19,7 +19,7 @@ from orderproof.tasks.jobs import Job
 from orderproof.tasks.models import ModelFacts
 from orderproof.tasks.prompts import TokenizedPrompts
 from orderproof.tasks.routing import RoutingError
-from orderproof.tasks.routing.routes import RoutesRecord, text_digest
+from orderproof.tasks.routing.routes import CHAT_TEMPLATE_ARGS, RoutesRecord, text_digest
 from orderproof.tasks.routing.routes_writer import RoutesWriter, write_routes
 from orderproof.tasks.signals.served import ROUTES_FILE
 
@@ -165,6 +165,7 @@ def _record(job: Job, model: ModelFacts, sample: Sample, engine: RoutingEngine) 
             "sampled": len(sample.prompts),
             "prompts": sample.total,
             "sampling": job.sampling,
+            CHAT_TEMPLATE_ARGS: job.chat_template_args,
             "device_type": engine.info.machine.get("device_type"),
             **{key: engine.info.settings.get(key) for key in settings},
         },

@@ -27,6 +27,7 @@ from orderproof.tasks.routing.experts import ExpertIds, bit_sets, distinct, freq
 FORMAT: Literal["orderproof/routes/1"] = "orderproof/routes/1"
 RECORD_KEY = b"orderproof.routes"
 CACHE_BYTES = 256 << 20  # of groups that a reader holds
+CHAT_TEMPLATE_ARGS = "chat_template_args"  # in `RoutesRecord.capture`: with which the texts were rendered
 
 # One row per captured prompt, in the order in which they were added.
 ROUTES_SCHEMA = pa.schema(
@@ -52,7 +53,7 @@ class RoutesRecord(BaseModel):
     experts: PositiveInt  # per layer
     top_k: PositiveInt  # that a token uses per layer
     versions: dict[str, str] = {}  # of what ran the model
-    capture: dict[str, Any] = {}  # how the prompts were picked and the routes taken
+    capture: dict[str, Any] = {}  # how the prompts were picked and rendered, and the routes taken
     missing: dict[str, str] = {}  # prompt id → why it has no routes
     texts: dict[str, str] = {}  # prompt id → digest of its text: another file may use its id for another prompt
 

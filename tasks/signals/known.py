@@ -44,10 +44,22 @@ def known_or_foretold(signal: str, part: Part, served: Served) -> Signal:
     r2 = {"prefill": predictor.record.prefill, "decode": predictor.record.decode}[part].r2
     _log.info("the routes of %d prompts are known; those of others are foretold (held-out R² %.2f)", len(captured), r2)
 
+    others: list[str] = []  # first of the ids that stand for other texts here
+
     def known(prompts: Prompts, i: int) -> NDArray[np.float32] | None:
         prompt_id = prompts.ids[i]
-        same = prompt_id in captured and record.texts.get(prompt_id) == text_digest(prompts.text(i))
-        return captured[prompt_id] if same else None
+        if prompt_id not in captured:
+            return None
+        if record.texts.get(prompt_id) == text_digest(prompts.text(i)):
+            return captured[prompt_id]
+        if not others:
+            others.append(prompt_id)
+            _log.warning(
+                "prompt %r has the id of a captured one and another text, or is rendered otherwise: its experts are "
+                "foretold, and so are those of others like it",
+                prompt_id,
+            )
+        return None
 
     def rows(prompts: Prompts, places: Places) -> NDArray[np.float32]:
         made = np.empty((len(places), predictor.weights[part].shape[1]), np.float32)

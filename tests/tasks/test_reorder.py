@@ -11,6 +11,8 @@ import stat
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,12 @@ import pytest
 
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.jobs import OrderSpec
-from orderproof.tasks.orders import OrderError, make_order
+from orderproof.tasks.orders import OrderError, make_order, view_of
+from orderproof.tasks.prompts import read_prompts, tokenize
 from orderproof.tasks.prompts.row_files import RowError
 from orderproof.tasks.reorder import ReorderError, reorder_file, restore_file
+from tests.tasks.signals.routed import make_routed
+from tests.tasks.tiny_tokenizer import job_of
 
 SHUFFLED, LENGTH, LABEL = OrderSpec(method="shuffled", seed=1), OrderSpec(method="length"), OrderSpec(method="label")
 
@@ -338,3 +343,69 @@ def test_parquet_in_windows_is_read_as_a_whole(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in.parquet")
     reorder_file(tmp_path / "in.parquet", tmp_path / "out.parquet", WINDOWED)
     assert pq.read_table(tmp_path / "out.parquet").to_pylist() == make_order(WINDOWED, rows, "").apply(rows)
+
+
+# -- prompts that were captured ----------------------------------------------------------------------------------------
+
+OBSERVED = OrderSpec(method="cluster", signal="observed", clusters=12)
+
+
+def as_batch(row: dict[str, Any]) -> dict[str, Any]:
+    body = {"model": "any", "messages": row["text"], "max_tokens": 7}
+    return {"custom_id": row["id"], "method": "POST", "url": "/v1/chat/completions", "body": body}
+
+
+FORMS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "text": lambda row: row,
+    "messages": lambda row: {"id": row["id"], "messages": row["text"]},
+    "batch": as_batch,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("window", [None, 30])
+def test_chats_are_known_by_their_captured_routes_in_every_form_of_row(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, form: str, window: int | None
+) -> None:
+    routed, spec = (
+        make_routed(tmp_path, chat_template_args={"mood": "calm"}),
+        OBSERVED.model_copy(update={"window": window}),
+    )
+    job = job_of(tmp_path / "prompts.jsonl", tmp_path / "model", chat_template_args={"mood": "calm"})
+    as_a_job = view_of(tokenize(job, read_prompts(job.prompts_path)), routed.served)
+    # Not tokenized, as rows of a file are not: a byte-level tokenizer puts its mark at the beginning of tokenized ones.
+    wanted = make_order(spec, replace(as_a_job, token_ids=None), "")
+    rows = write_rows(tmp_path / "rows.jsonl", [FORMS[form](row) for row in routed.prompts])
+    order = reorder_file(rows, tmp_path / "sorted.jsonl", spec, served=routed.served)
+    assert order.permutation.tolist() == wanted.permutation.tolist()
+    assert "has the id of a captured one" not in caplog.text
+
+
+def test_chats_that_were_captured_otherwise_are_foretold_and_it_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    routed = make_routed(tmp_path, chat_template_args={})
+    for row in routed.prompts:
+        row["text"][0]["role"] = "system"
+    rows = write_rows(tmp_path / "rows.jsonl", routed.prompts)
+    orders = [
+        reorder_file(
+            rows, tmp_path / "sorted.jsonl", OBSERVED.model_copy(update={"signal": signal}), served=routed.served
+        )
+        for signal in ("observed", "predicted")
+    ]
+    assert orders[0].permutation.tolist() == orders[1].permutation.tolist()
+    assert caplog.text.count("prompt 'p0' has the id of a captured one and another text") == 1
+
+
+def test_rows_that_no_job_takes_are_read_by_their_words(tmp_path: Path) -> None:
+    """Pictures beside the words, a tool's message that the template refuses, and completions of another field."""
+    routed = make_routed(tmp_path, chat_template_args={})
+    parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "x"}}]
+    others = [
+        {"id": "new", "messages": [{"role": "user", "content": parts}]},
+        {"id": "tool", "text": [{"role": "tool", "content": "b"}]},
+        {"id": "input", "input": "c"},
+    ]
+    rows = write_rows(tmp_path / "rows.jsonl", [*routed.prompts, *others])
+    assert len(reorder_file(rows, tmp_path / "sorted.jsonl", OBSERVED, served=routed.served)) == 103

@@ -40,7 +40,11 @@ def test_in_a_list_the_place_serves_for_an_id() -> None:
 
 def test_the_words_of_a_chat_are_those_of_its_messages_and_their_parts() -> None:
     parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "x"}}, {"text": "here"}]
-    chat = [{"role": "user", "content": parts}, {"role": "assistant", "content": None}, {"role": "user", "content": "b"}]
+    chat = [
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": None},
+        {"role": "user", "content": "b"},
+    ]
     assert list(view_of([chat, {"custom_id": "a", "body": {"messages": chat}}]).texts()) == ["look\n\nhere\n\nb"] * 2
 
 

@@ -12,12 +12,13 @@ import numpy as np
 from orderproof.tasks.files import md5_of
 from orderproof.tasks.models import fingerprint
 from orderproof.tasks.orders import PromptView, view_of
+from orderproof.tasks.prompts import read_prompts, tokenize
 from orderproof.tasks.routing.routes import Routes, RoutesRecord, text_digest
 from orderproof.tasks.routing.routes_writer import write_routes
 from orderproof.tasks.signals.prediction import Predictor, fit, predictor_path, write_predictor
 from orderproof.tasks.signals.served import ROUTES_FILE, Served
 from tests.tasks.signals.test_embedding_table import save
-from tests.tasks.tiny_tokenizer import save_model
+from tests.tasks.tiny_tokenizer import TEMPLATE, job_of, save_model
 
 LAYERS, EXPERTS, TOP_K = 2, 16, 2
 PROMPT_TOKENS, DECODE_TOKENS = 6, 12
@@ -48,17 +49,24 @@ class Routed:
         return Routes(self.served.routes)
 
 
-def make_routed(folder: Path, captured: int = 80, others: int = 20, seed: int = 0) -> Routed:
+def make_routed(
+    folder: Path, captured: int = 80, others: int = 20, seed: int = 0, chat_template_args: dict[str, Any] | None = None
+) -> Routed:
     """Half of the prompts is of each kind, in random order; a kind keeps to its half of the experts, mostly.
 
     The folder also gets them as prompts.jsonl.
+
+    Args:
+        chat_template_args: the prompts are chats, captured as the model's template renders them with these.
     """
     random = np.random.default_rng(seed)
     save(folder / "model" / "model.safetensors", model__embed_tokens__weight=random.normal(size=(300, 16)).astype("f4"))
-    save_model(folder / "model")
+    save_model(folder / "model", None if chat_template_args is None else TEMPLATE)
     (folder / "model" / "config.json").write_text(json.dumps(CONFIG))
     kinds = random.permutation(np.arange(captured + others) % 2).tolist()
     prompts = [{"id": f"p{i}", "text": _text(kind, random), "label": KINDS[kind]} for i, kind in enumerate(kinds)]
+    if chat_template_args is not None:
+        prompts = [{**prompt, "text": [{"role": "user", "content": prompt["text"]}]} for prompt in prompts]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts))
     served = Served(folder / "model", None, folder / ROUTES_FILE)
     record = RoutesRecord(
@@ -67,7 +75,8 @@ def make_routed(folder: Path, captured: int = 80, others: int = 20, seed: int = 
         layers=LAYERS,
         experts=EXPERTS,
         top_k=TOP_K,
-        texts={prompt["id"]: text_digest(prompt["text"]) for prompt in prompts},
+        texts={prompt_id: text_digest(text) for prompt_id, text in _rendered(folder, chat_template_args).items()},
+        capture={"chat_template_args": chat_template_args or {}},
     )
     with write_routes(folder / ROUTES_FILE, record) as writer:
         for i in range(captured):
@@ -75,6 +84,13 @@ def make_routed(folder: Path, captured: int = 80, others: int = 20, seed: int = 
     routed = Routed(served, prompts)
     write_predictor(predictor_path(folder / ROUTES_FILE), fitted(routed))
     return routed
+
+
+def _rendered(folder: Path, chat_template_args: dict[str, Any] | None) -> dict[str, str]:
+    """Each prompt as a job's engine meets it, by id."""
+    job = job_of(folder / "prompts.jsonl", folder / "model", chat_template_args=chat_template_args or {})
+    tokenized = tokenize(job, read_prompts(job.prompts_path))
+    return dict(zip(tokenized.ids, tokenized.rendered, strict=True))
 
 
 def fitted(routed: Routed) -> Predictor:
