@@ -6,6 +6,7 @@ of how routes are captured, nor of engines, orders or trials.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections import OrderedDict
@@ -115,20 +116,22 @@ class Routes:
             RoutingError: no such file, a file cut off, or not one of routes.
         """
         self.path = path
-        try:
-            self._file = pq.ParquetFile(path)
-            self.record = _read_record(path, self._file)
-            columns = self._file.read(columns=ROUTES_SCHEMA.names[:3])
-        except FileNotFoundError:
-            raise RoutingError(f"{path} does not exist: `orderproof capture JOB` makes it") from None
-        except (OSError, pa.ArrowException) as error:
-            raise RoutingError(f"{path} cannot be read as routes: {_plain(error)}. {REMEDY}") from None
-        self.ids: tuple[str, ...] = tuple(columns["prompt_id"].to_pylist())
+        with contextlib.ExitStack() as opened:
+            try:
+                self._file = opened.enter_context(pq.ParquetFile(path, page_checksum_verification=True))
+                self.record = _read_record(path, self._file)
+                columns = self._file.read(columns=ROUTES_SCHEMA.names[:3])
+                self.ids: tuple[str, ...] = tuple(columns["prompt_id"].to_pylist())
+            except FileNotFoundError:
+                raise RoutingError(f"{path} does not exist: `orderproof capture JOB` makes it") from None
+            except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+                raise RoutingError(f"{path} cannot be read as routes: {_plain(error)}. {REMEDY}") from None
+            self.place: Mapping[str, int] = {prompt_id: k for k, prompt_id in enumerate(self.ids)}
+            if len(self.place) < len(self.ids):
+                raise RoutingError(f"{path} holds a prompt twice. {REMEDY}")
+            opened.pop_all()  # what is refused is closed, and this stays open
         self.prompt_tokens: NDArray[np.int32] = columns["prompt_tokens"].to_numpy()
         self.decode_tokens: NDArray[np.int32] = columns["decode_tokens"].to_numpy()
-        self.place: Mapping[str, int] = {prompt_id: k for k, prompt_id in enumerate(self.ids)}
-        if len(self.place) < len(self.ids):
-            raise RoutingError(f"{path} holds a prompt twice. {REMEDY}")
         groups = self._file.metadata.num_row_groups
         self._ends = np.cumsum([self._file.metadata.row_group(group).num_rows for group in range(groups)], dtype=int)
         self._kept: OrderedDict[int, list[PromptRoutes]] = OrderedDict()
@@ -167,10 +170,10 @@ class Routes:
 
     def _read(self, group: int) -> list[PromptRoutes]:
         try:
-            table = self._file.read_row_group(group)
-        except (OSError, pa.ArrowException) as error:
+            rows = self._file.read_row_group(group).to_pylist()
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             raise RoutingError(f"{self.path} is damaged: {_plain(error)}. {REMEDY}") from None
-        return [self._checked(*row.values()) for row in table.to_pylist()]
+        return [self._checked(*row.values()) for row in rows]
 
     def _checked(self, prompt_id: str, prompt_tokens: int, decode_tokens: int, content: bytes) -> PromptRoutes:
         record, where = self.record, f"{self.path}: prompt {prompt_id!r}"
@@ -189,8 +192,15 @@ def open_routes(path: Path, model: ModelFacts, dataset_md5: str) -> Routes:
     Raises:
         RoutingError: as Routes does, or they are of another model or of other prompts.
     """
-    routes = Routes(path)
-    record, moe = routes.record, model.moe
+    with contextlib.ExitStack() as opened:
+        routes = opened.enter_context(Routes(path))
+        _refuse_others(path, routes.record, model, dataset_md5)
+        opened.pop_all()  # what is refused is closed, and this stays open
+    return routes
+
+
+def _refuse_others(path: Path, record: RoutesRecord, model: ModelFacts, dataset_md5: str) -> None:
+    moe = model.moe
     if record.model != model.fingerprint:
         raise RoutingError(
             f"{path} was captured from another model (fingerprint {record.model[:12]}, and that of {model.path} is "
@@ -207,7 +217,6 @@ def open_routes(path: Path, model: ModelFacts, dataset_md5: str) -> Routes:
             f"{path} was captured from other prompts (md5 {record.dataset_md5}, and the file's is {dataset_md5}). "
             f"{REMEDY}"
         )
-    return routes
 
 
 def frequency_matrix(routes: Routes, part: Literal["prefill", "decode"]) -> NDArray[np.float32]:
@@ -241,4 +250,4 @@ def _bytes(prompts: list[PromptRoutes]) -> int:
 
 
 def _plain(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+    return " ".join(str(error).split())[:300].rstrip(".")

@@ -77,7 +77,8 @@ class RoutesWriter:
 @contextlib.contextmanager
 def write_routes(path: Path, record: RoutesRecord) -> Iterator[RoutesWriter]:
     """Write a routes file prompt by prompt, in the memory of one row group."""
-    with atomic_file(path) as sink, pq.ParquetWriter(sink, ROUTES_SCHEMA, compression="zstd") as file:
+    options: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}  # so that damage is told
+    with atomic_file(path) as sink, pq.ParquetWriter(sink, ROUTES_SCHEMA, **options) as file:
         writer = RoutesWriter(file, record)
         yield writer
         writer.finish()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,42 @@ def test_a_byte_changed_inside_is_found_when_it_is_read(path: Path) -> None:
     with pytest.raises(RoutingError, match=r"routes\.parquet"):
         list(Routes(path))
     assert written
+
+
+def test_a_byte_changed_anywhere_is_told_or_changes_nothing(path: Path) -> None:
+    make_routes(path, 20)
+    whole, last = path.read_bytes(), pq.read_metadata(path).row_group(0).column(3)
+    read = [(one.prompt_id, one.prompt_tokens, one.experts.tobytes()) for one in Routes(path)]
+    told, end = 0, (last.dictionary_page_offset or last.data_page_offset) + last.total_compressed_size
+    for place in range(4, end, 31):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x15]) + whole[place + 1 :])
+        try:
+            again = [(one.prompt_id, one.prompt_tokens, one.experts.tobytes()) for one in Routes(path)]
+            assert again == read, place
+        except RoutingError:
+            told += 1
+    assert told > 20
+
+
+def test_names_that_are_no_text_are_told(path: Path) -> None:
+    make_routes(path, 2)
+    path.write_bytes(path.read_bytes().replace(b"decode_tokens", b"decode\xfftokens"))
+    with pytest.raises(RoutingError, match="cannot be read as routes"):
+        Routes(path)
+
+
+def _open_files(path: Path) -> int:
+    return sum(os.path.realpath(link) == str(path) for link in Path("/proc/self/fd").iterdir())
+
+
+def test_a_file_that_is_refused_is_closed(path: Path) -> None:
+    make_routes(path, 2)
+    with pytest.raises(RoutingError) as other:
+        open_routes(path, MODEL, "e" * 32)
+    pq.write_table(pa.table({"prompt_id": ["a"]}), path)
+    with pytest.raises(RoutingError) as strange:
+        Routes(path)
+    assert (other, strange, _open_files(path)) == (other, strange, 0)  # though their tracebacks are held
 
 
 @pytest.mark.parametrize("spoil", ["token", "rows", "expert", "twice"])
