@@ -12,7 +12,7 @@ import pytest
 
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.orders import OrderError, expert_friendly_order, make_order
-from orderproof.tasks.orders.exchange import BATCH_PROMPTS, LEAST_SAVED, best_swaps, exchanged
+from orderproof.tasks.orders.exchange import BATCH_PROMPTS, LEAST_SAVED, ROUNDING, best_swaps, exchanged
 from orderproof.tasks.orders.view import view_of
 from orderproof.tasks.prompts.source import PromptSource
 from orderproof.tasks.signals.served import Served
@@ -149,3 +149,13 @@ def test_a_part_of_the_prompts_has_the_samples_of_these_alone() -> None:
 def test_a_signal_that_tells_of_no_experts_is_refused() -> None:
     with pytest.raises(OrderError, match=r"`exchange` adds up experts.*fingerprint or predicted"):
         expert_friendly_order(["a", "b"], "exchange", signal="lexical")
+
+
+@pytest.mark.parametrize(("experts", "swapped"), [(256, True), (15_000, False)])
+def test_a_swap_is_made_only_where_rounding_cannot_make_up_what_it_saves(experts: int, swapped: bool) -> None:
+    """Two kinds dealt in turn, which differ in two experts by so little that parting them saves 0.016."""
+    likely = np.zeros((4, experts), np.float32)
+    likely[::2, 0] = likely[1::2, 1] = 0.09
+    saved = 4 * 0.09**2 / 2
+    assert LEAST_SAVED < saved < ROUNDING * 15_000
+    assert (best_swaps(1 - likely, 2).tolist() != [0, 1, 2, 3]) == swapped
