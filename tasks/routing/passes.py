@@ -2,13 +2,13 @@
 
 In: a trial, and its job's routes. Out: a figure per pass, or none where the routes are of another model or other
 prompts. A pass is replayed in its own order of sending over those of its prompts that were captured: of a sample, the
-groups are as thin as the sample.
+groups are as thin as the sample. Each replica has its share, and each sample of a prompt (the job's `n`) its place.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.evidence import Trial
@@ -37,8 +37,12 @@ def experts_per_step(job: Job, trial: Trial) -> Mapping[str, float]:
 
 
 def _of_passes(trial: Trial, routes: Routes) -> dict[str, float]:
-    engine = trial.manifest.engine
-    setting = Setting(int(engine["max_num_seqs"]), int(engine.get("max_num_batched_tokens", BATCHED_TOKENS)))
+    engine, samples = trial.manifest.engine, int(trial.manifest.sampling.get("n") or 1)
+    setting = Setting(
+        int(engine["max_num_seqs"]),
+        int(engine.get("max_num_batched_tokens", BATCHED_TOKENS)),
+        replicas=int(engine.get("replicas", 1)),
+    )
     known: dict[str, float | None] = {}  # by the order's hash: the candidate's passes all send the same
     figures = {}
     for timed in trial.passes:
@@ -46,8 +50,12 @@ def _of_passes(trial: Trial, routes: Routes) -> dict[str, float]:
         if key not in known:
             sent = trial.tokens(timed.pass_id, columns=["prompt_id"])["prompt_id"].to_pylist()
             places = [routes.place[prompt_id] for prompt_id in sent if prompt_id in routes.place]
-            known[key] = tally_captured(routes, places, setting).experts_per_layer if places else None
+            known[key] = _experts_per_layer(routes, places, setting, samples) if places else None
         figure = known[key]
         if figure is not None:
             figures[timed.pass_id] = figure
     return figures
+
+
+def _experts_per_layer(routes: Routes, places: Sequence[int], setting: Setting, samples: int) -> float:
+    return tally_captured(routes, places, setting, dict.fromkeys(places, samples)).experts_per_layer

@@ -14,7 +14,7 @@ from orderproof.tasks.routing.passes import experts_per_step
 from orderproof.tasks.routing.routes import RoutesRecord
 from orderproof.tasks.routing.routes_writer import write_routes
 from orderproof.tasks.tracking.runs import pass_records
-from tests.tasks.trial_maker import DATASET_MD5, LABELS, make_job, make_trial
+from tests.tasks.trial_maker import DATASET_MD5, LABELS, MAX_NUM_SEQS, make_job, make_trial
 
 RECORD = RoutesRecord(model="5f0c2a9e71d4b836", dataset_md5=DATASET_MD5, layers=2, experts=64, top_k=4)
 GROUP_EXPERTS = 8
@@ -56,6 +56,22 @@ def test_the_arm_that_keeps_groups_together_reads_fewer_experts(job: Job, trial:
     assert mean[CANDIDATE] < 2.1 * GROUP_EXPERTS, "a batch of eight is of one group, or of two at a border"
     assert mean[CONTROL] > 1.5 * mean[CANDIDATE]
     assert len({figures[timed.pass_id] for timed in trial.passes if timed.arm == CANDIDATE}) == 1
+
+
+def test_each_sample_of_a_prompt_takes_a_place_of_the_batch(job: Job) -> None:
+    """With as many samples as places a step has one prompt, and so one group's experts."""
+    sampling = {"temperature": 1.0, "max_tokens": 16, "n": MAX_NUM_SEQS}
+    trial = make_trial(job.reports_dir / "20261129T144640Z-0002", blocks=5, sampling=sampling)
+    capture(job, trial)
+    assert max(experts_per_step(job, trial).values()) < 1.5 * GROUP_EXPERTS
+
+
+def test_each_replica_has_its_share_of_the_order(job: Job, trial: Trial) -> None:
+    capture(job, trial)
+    engine = {**trial.manifest.engine, "replicas": 12}
+    shared = make_trial(job.reports_dir / "20261129T144640Z-0002", blocks=5, engine=engine)
+    alone, each = (means(one, dict(experts_per_step(job, one))) for one in (trial, shared))
+    assert each[CONTROL] < 0.8 * alone[CONTROL], "four prompts of any group run at once on each"
 
 
 def test_the_figure_is_a_metric_of_each_pass(job: Job, trial: Trial) -> None:
