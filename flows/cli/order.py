@@ -6,6 +6,7 @@ In: files or standard streams. Out: the same rows in another order.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -17,6 +18,7 @@ from orderproof.tasks.jobs import Method, OrderSpec, SignalName
 from orderproof.tasks.params import load_jobs
 
 if TYPE_CHECKING:
+    from orderproof.tasks.orders import Order
     from orderproof.tasks.signals.served import Served
 
 commands = typer.Typer()
@@ -65,19 +67,7 @@ def order(
     spec = _order_spec(method, signal, window=window, clusters=clusters, seed=seed, embedding=embedding)
     made = reorder_file(source, output, spec, served=_served(spec, source, model, routes, params))
     if output != "-":
-        way = f"{made.method} ({spec.signal})" if "signal" in made.parameters else made.method
-        say(
-            {
-                "rows": len(made.permutation),
-                "order": made.method,
-                "parameters": dict(made.parameters),
-                "sha256": made.sha256,
-                "purity": made.purity,
-                "output": output,
-            },
-            as_json,
-            [f"{len(made.permutation)} prompts in {way} order: {output}", *_purity_lines(made.purity)],
-        )
+        _tell(made, spec, output, as_json)
 
 
 @commands.command(epilog=examples("orderproof restore outputs.jsonl --like prompts.jsonl -o restored.jsonl"))
@@ -104,8 +94,34 @@ def _order_spec(method: str, signal: str | None, **parameters: Any) -> OrderSpec
     return OrderSpec.model_validate({"method": method, **parameters, **({"signal": signal} if signal else {})})
 
 
-def _purity_lines(purity: float | None) -> list[str]:
-    return [] if purity is None else [f"purity: {purity:.1%} of prompts have the commonest label among 32 neighbours"]
+def _tell(made: Order, spec: OrderSpec, output: str, as_json: bool) -> None:
+    from orderproof.tasks.orders.purity import RUN_PROMPTS
+
+    way = f"{made.method} ({spec.signal})" if "signal" in made.parameters else made.method
+    said, notes = [f"{len(made)} prompts in {way} order: {output}"], list(_notes(made))
+    if made.purity is not None:
+        said.append(f"purity: {made.purity:.1%} of prompts have the commonest label among {RUN_PROMPTS} neighbours")
+    told = {
+        "rows": len(made),
+        "order": made.method,
+        "parameters": dict(made.parameters),
+        "sha256": made.sha256,
+        "purity": made.purity,
+        "output": output,
+        "notes": notes,
+    }
+    say(told, as_json, [*said, *(f"note: {note}" for note in notes)])
+
+
+def _notes(made: Order) -> Iterator[str]:
+    """What was made otherwise than it was asked for."""
+    from orderproof.tasks.orders.cluster import most_clusters
+
+    asked, window = made.parameters.get("clusters", 0), made.parameters.get("window")
+    most = most_clusters(len(made), window)
+    if asked > most:
+        windows = f" in windows of {window}" if window else ""
+        yield f"{asked} clusters were asked for, and of {len(made)} prompts{windows} at most {most} are made"
 
 
 def _served(spec: OrderSpec, source: str, model: Path | None, routes: Path | None, params: Path) -> Served:

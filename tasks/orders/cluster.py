@@ -43,6 +43,13 @@ def rank(prompts: PromptView, spec: OrderSpec, progress: Progress | None = None,
     return Ranking(nearest(rows, centres), parameters, seeds, keeps, follows)
 
 
+def most_clusters(prompts: int, window: int | None) -> int:
+    """How many of the clusters that are asked for can be made of so many prompts."""
+    if window is None:
+        return min(prompts, FIT_PROMPTS)
+    return max(1, min(prompts, LEARNING_PROMPTS + window) // PROMPTS_PER_CLUSTER)
+
+
 def _clustered(signal: Signal, prompts: PromptView, spec: OrderSpec, progress: Progress | None) -> NDArray[np.int64]:
     """int64[N]: the place of each prompt's cluster in the chain.
 
@@ -51,7 +58,7 @@ def _clustered(signal: Signal, prompts: PromptView, spec: OrderSpec, progress: P
     """
     sample = _sample(len(prompts), spec.seed)
     rows = _features(signal, prompts, spec, sample, progress)
-    members, centres = kmeans(signals.stacked(rows), min(spec.clusters, len(sample)), spec.seed)
+    members, centres = kmeans(signals.stacked(rows), min(spec.clusters, most_clusters(len(prompts), None)), spec.seed)
     if len(sample) < len(prompts):
         rows = _features(signal, prompts, spec, range(len(prompts)), progress)
         members = np.concatenate([nearest(chunk, centres) for chunk in rows])
@@ -83,7 +90,7 @@ def _learned(
     if "centres" in arrays and learning and seen.shape[0] < 2 * arrays["fitted"]:
         return arrays["centres"], {"centres": arrays["centres"], "fitted": arrays["fitted"], **learning}, None
     # Of fewer prompts a cluster's centre would be more its members' own than their kind's.
-    members, fitted = kmeans(seen, min(spec.clusters, max(1, seen.shape[0] // PROMPTS_PER_CLUSTER)), spec.seed)
+    members, fitted = kmeans(seen, min(spec.clusters, most_clusters(seen.shape[0], spec.window)), spec.seed)
     fitted = fitted[np.unique(members)]
     centres = fitted[chain(fitted)].astype(np.float32)
     keeps = {"centres": centres, "fitted": np.array(seen.shape[0]), **learning}

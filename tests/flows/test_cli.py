@@ -460,6 +460,25 @@ def test_an_order_for_machines_is_one_object(run: Run, prompts: Path) -> None:
     assert (told["rows"], told["order"], told["output"], len(told["sha256"])) == (20, "label", "sorted.jsonl", 64)
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ((), "of 20 prompts at most 20 are made"),
+        (("--window", "10"), "of 20 prompts in windows of 10 at most 2 are made"),
+    ],
+)
+def test_more_clusters_than_prompts_are_made_fewer_and_it_is_said(
+    run: Run, prompts: Path, options: tuple[str, ...], told: str
+) -> None:
+    how = ("order", prompts, "-o", "sorted.jsonl", "--method", "lexical", "--clusters", "21", *options)
+    assert f"note: 21 clusters were asked for, and {told}" in run(*how).out
+    assert [told in note for note in run(*how, "--json").json["notes"]] == [True]
+    assert (
+        run("order", prompts, "-o", "sorted.jsonl", "--method", "lexical", "--clusters", "2", "--json").json["notes"]
+        == []
+    )
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     save(
