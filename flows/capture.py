@@ -21,7 +21,7 @@ from orderproof.flows.reporting import progress_bar, run_logger
 from orderproof.flows.server import end_server_with_this_process
 from orderproof.tasks.engines import Engine
 from orderproof.tasks.engines.routing import RoutingEngine
-from orderproof.tasks.foresight.constants import write_costs
+from orderproof.tasks.foresight.constants import costs_path, write_costs
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.models import ModelFacts, read_model
 from orderproof.tasks.orders import view_of
@@ -119,7 +119,8 @@ def calibrate(job: Job, model: ModelFacts, sample: Sample, captured: Captured, e
             moe_bytes = model.moe.bytes_per_expert if model.moe else None
             known = write_costs(job, model, calibration.calibrate(engine, job, sample.prompts, routes, moe_bytes))
     except RoutingError as error:
-        run_logger().warning("what a step costs is not known for this job: %s", error)
+        earlier = "; what an earlier capture found stays" if costs_path(job).exists() else ""
+        run_logger().warning("what a step costs is not known by this capture%s: %s", earlier, error)
         return
     run_logger().info("an expert costs %.1f µs (R² %.2f)", 1000 * known.expert_ms, known.r_squared)
 

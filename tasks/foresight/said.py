@@ -135,7 +135,9 @@ def worth_said(seen: Foresight) -> Iterator[tuple[str, str]]:
     money = f", {worth.saved_per_month:.2f} {worth.currency} a month at {worth.runs_per_month:.0f} runs"
     yield "worth", f"{_time(worth.saved_s)} of {_time(worth.today_s)} per run" + (money if worth.price_per_hour else "")
     prompts = break_even_prompts(worth, seen.facts.prompts)
-    if prompts is not None and worth.runs_to_break_even is not None:
+    if worth.runs_to_break_even is None:
+        yield "", "the trial is never paid back: ordering takes at least as long as it saves"
+    elif prompts is not None:
         yield (
             "",
             f"the trial is paid back after {worth.runs_to_break_even:.0f} runs, or by one run of "

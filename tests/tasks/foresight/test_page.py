@@ -63,6 +63,15 @@ def test_a_refused_job_has_no_next_step(seen: tuple[Job, Foresight]) -> None:
     assert not any("next" in line or "worth" in line for line in rest)
 
 
+def test_that_a_trial_never_pays_is_said(seen: tuple[Job, Foresight]) -> None:
+    _, foresight = seen
+    assert foresight.worth is not None
+    assert "is paid back after" in "\n".join(lines(foresight))
+    said = "\n".join(lines(replace(foresight, worth=replace(foresight.worth, ordering_s=1e9))))
+    assert "the trial is never paid back: ordering takes at least as long as it saves" in said
+    assert "is paid back after" not in said
+
+
 def test_a_plan_for_machines_has_a_stable_shape(seen: tuple[Job, Foresight]) -> None:
     told = json.loads(json.dumps(as_json(seen[1]), allow_nan=False))
     assert set(told) == {
