@@ -1,8 +1,9 @@
 """What `orderproof generate` adds to the engine's own time, on a small job and on a large one, part by part.
 
-In: the demo's mixture of experts. Out: for each number of prompts the seconds of loading and compiling, of the engine
-at work, and of each part of the rest, with the rest's share of the engine's time; and what of it grows with the
-prompts. The engine's own time is compared with `LLM.generate` by against_generate.py.
+In: the demo's mixture of experts. Out: for each number of prompts the seconds of loading (the command's libraries, then
+the engine with its compiling), of the engine at work, and of each part of the rest, with the rest's share of the
+engine's time; and what of it grows with the prompts. The engine's own time is compared with `LLM.generate` by
+against_generate.py.
 
 The job lies in a git and DVC project, and a first command, which is not shown, makes the databases of Prefect and
 MLflow there. With PREFECT_API_URL set, the commands use that server, as scheduled runs do, instead of temporary ones.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
 import json
 import os
 import subprocess
@@ -35,11 +37,14 @@ STAGE = {
     "params": ["defaults", "jobs.${key}"],
     "outs": [{"data/${key}/outputs.parquet": {"persist": True}}],
 }
-LOAD, WORK = "load and compile", "the engine at work"
+LIBRARIES, ENGINE_LOAD = "load: the command's libraries, Prefect's run", "load and compile: the engine"
+WORK = "the engine at work"
 # The rest, in the order in which it happens. A part ends when its file is there, or the engine's process comes or goes.
-BEFORE, BESIDE = "before the engine: imports, Prefect, prompts, order", "the engine's process around its load and work"
+BEFORE, BESIDE = "prompts, order, checkpoint", "the engine's process around its load and work"
 OUTPUTS, PICTURE, MLFLOW, DVC = "outputs and their expectations", "picture", "MLflow", "DVC"
 END = "the end: Prefect, this process"
+
+LOAD = (LIBRARIES, ENGINE_LOAD)
 
 Parts = dict[str, float]  # seconds of each
 
@@ -53,7 +58,7 @@ def main() -> None:
     print(f"\n{'seconds of a command, by prompts':<52}{FEW:>9}{options.prompts:>9}")
     for part in few:
         print(f"{part:<52}{few[part]:>9.2f}{many[part]:>9.2f}")
-    rest = [sum(parts.values()) - parts[LOAD] - parts[WORK] for parts in (few, many)]
+    rest = [sum(seconds for part, seconds in parts.items() if part not in (*LOAD, WORK)) for parts in (few, many)]
     print(f"{'the rest together':<52}{rest[0]:>9.2f}{rest[1]:>9.2f}")
     print(f"{'... of the engine at work':<52}{rest[0] / few[WORK]:>9.1%}{rest[1] / many[WORK]:>9.1%}")
     grows = rest[1] - rest[0]
@@ -110,6 +115,7 @@ def _is_engine(child: psutil.Process) -> bool:
 
 def _parts(root: Path, told: dict[str, Any], times: tuple[float, float, float, float]) -> Parts:
     began, came, went, ended = times
+    flow = datetime.datetime.fromisoformat(told["started_utc"]).timestamp()
     record = root / "reports" / "generate" / "it" / f"{told['run']}.json"
     after = {
         OUTPUTS: root / "reports" / "validation" / "it" / "outputs_validation.json",
@@ -119,8 +125,9 @@ def _parts(root: Path, told: dict[str, Any], times: tuple[float, float, float, f
     }
     ends = [went, *(file.stat().st_mtime for file in after.values()), ended]
     return {
-        BEFORE: came - began,
-        LOAD: told["load_s"],
+        LIBRARIES: flow - began,
+        BEFORE: came - flow,
+        ENGINE_LOAD: told["load_s"],
         WORK: told["wall_s"],
         BESIDE: went - came - told["load_s"] - told["wall_s"],
         **{part: ends[k + 1] - ends[k] for k, part in enumerate([*after, END])},
