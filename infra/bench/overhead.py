@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import json
 import os
 import subprocess
@@ -27,6 +26,8 @@ from typing import Any
 
 import psutil
 from bench import ENGINE, SAMPLING
+
+from orderproof.tasks.batch.lock import LOCK_FILE
 
 FEW = 100
 LOOK_EVERY_S = 0.05
@@ -115,7 +116,7 @@ def _is_engine(child: psutil.Process) -> bool:
 
 def _parts(root: Path, told: dict[str, Any], times: tuple[float, float, float, float]) -> Parts:
     began, came, went, ended = times
-    flow = datetime.datetime.fromisoformat(told["started_utc"]).timestamp()
+    flow = (root / "data" / "it" / LOCK_FILE).stat().st_mtime  # written first of all
     record = root / "reports" / "generate" / "it" / f"{told['run']}.json"
     after = {
         OUTPUTS: root / "reports" / "validation" / "it" / "outputs_validation.json",
