@@ -116,17 +116,28 @@ def fit(prompts: Prompts, routes: Routes, served: Served) -> Predictor:
         rows = np.hstack([token, triples @ directions])
         landmarks = landmarks_among(rows)
         features = landmarks.features(rows).astype(np.float64)
-        parts = {part: _ridge(features, np.sqrt(frequency_matrix(routes, part))) for part in ("prefill", "decode")}
+        prefill, answered = _ridge(features, _roots(routes, "prefill")), _answered(routes)
+        decode = _ridge(features[answered], _roots(routes, "decode")[answered])
     record = routes.record
     return Predictor(
         Record(
             record.model, record.dataset_md5, record.layers, record.experts, record.top_k, len(routes),
-            *(parts[part][1] for part in ("prefill", "decode")),
+            prefill[1], decode[1],
         ),
         directions,
         landmarks,
-        {"prefill": parts["prefill"][0], "decode": parts["decode"][0]},
+        {"prefill": prefill[0], "decode": decode[0]},
     )  # fmt: skip
+
+
+def _answered(routes: Routes) -> NDArray[np.bool_]:
+    """Which prompts tell of decoding: an answer of one token comes from the prefill alone. All, where few tell."""
+    told: NDArray[np.bool_] = routes.decode_tokens > 0
+    return told if told.sum() >= LEAST_PROMPTS else np.ones_like(told)
+
+
+def _roots(routes: Routes, part: Part) -> NDArray[np.float32]:
+    return np.sqrt(frequency_matrix(routes, part))
 
 
 def _rows(name: Any, prompts: Prompts, places: Places, served: Served) -> Any:
@@ -242,4 +253,4 @@ def probabilities(roots: NDArray[np.float32], top_k: int) -> NDArray[np.float32]
 
 def captured_rows(routes: Routes, part: Part) -> dict[str, NDArray[np.float32]]:
     """Prompt id → square roots of its own frequencies."""
-    return dict(zip(routes.ids, np.sqrt(frequency_matrix(routes, part)), strict=True))
+    return dict(zip(routes.ids, _roots(routes, part), strict=True))

@@ -61,6 +61,18 @@ def test_prompts_that_were_not_captured_are_foretold_their_kinds_experts(routed:
     assert (first_half == of_first_kind[:, None]).all()
 
 
+def test_answers_of_one_token_are_no_answers_without_experts(routed: Routed, tmp_path: Path) -> None:
+    with routed.routes() as routes, write_routes(tmp_path / "short.parquet", routes.record) as writer:
+        for k, captured in enumerate(routes):
+            end = None if k % 2 else captured.prompt_tokens  # every other one stops after its prefill's token
+            writer.add(captured.prompt_id, captured.prompt_tokens, captured.experts[:end])
+    with Routes(tmp_path / "short.parquet") as short:
+        predictor = fit(routed.view, short, routed.served)
+    features = features_of(predictor, routed.view, range(80, 100), routed.served)
+    shares = (predictor.roots(features, "decode") ** 2).reshape(20, LAYERS, EXPERTS).sum(axis=-1)
+    assert shares.mean() > 0.5  # of a layer's choices; zeros taken for answers would halve the roots
+
+
 def test_routes_that_have_nothing_to_do_with_the_words_are_not_foretold(tmp_path: Path) -> None:
     routed = make_routed(tmp_path)
     words = [prompt["text"] for prompt in routed.prompts]
