@@ -158,11 +158,11 @@ def _forecast(
     choices = None
     if len(routes) >= 2 * LEAST_PROMPTS:
         say("asking them of prompts that they did not learn from")
-        alone, samples = replace(setting, replicas=1), list(asked_samples(job, sample.samplings))
+        alone = replace(setting, replicas=1)
         specs = [one.spec for one in possible]
         learned = None if whole else _learned_today(current)
         specs += [learned] if learned and learned not in specs else []
-        choices = choose(specs, view, routes, served, alone, job.measure.seed, samples)
+        choices = choose(specs, view, routes, served, alone, job.measure.seed)
         if not whole:
             predictions = _unlearned(possible, predictions, choices)
             runs = unlearned(runs, _saved(choices)[learned]) if learned else runs

@@ -5,6 +5,7 @@ In: tokenized prompts, or a plain list. Out: a `PromptView`. Knows nothing of fi
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,9 +38,7 @@ class PromptView:
     first: int = 0  # place of the first one, where this is a part
     token_ids: Callable[[Places], Sequence[Sequence[int]]] | None = None  # of some prompts; None: not tokenized
     served: Served = UNKNOWN  # the model that will answer them
-    own_samples: Callable[[Places], Iterable[int | None]] | None = (
-        None  # `n` of some prompts' own sampling; None: of none
-    )
+    own_samples: Callable[[Places], Iterable[int | None]] | None = None  # `n` of their own sampling; None: of none
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -83,12 +82,15 @@ class PromptView:
 
     def at_once(self) -> int | None:
         """How many of these prompts run beside each other, on average; None: the engine is not known."""
-        batch, usual = self.served.batch, self.served.samples
-        if batch is None:
+        if self.served.batch is None:
             return None
-        own = () if self.own_samples is None else self.own_samples(range(len(self)))
-        samples = np.fromiter((n or usual for n in own), np.int64)
-        return max(1, round(batch / (samples.mean() if len(samples) else usual)))
+        samples = np.fromiter(self.samples(range(len(self))), np.int64)
+        return max(1, round(self.served.batch / (samples.mean() if len(samples) else 1)))
+
+    def samples(self, places: Places) -> Iterator[int]:
+        """How many are generated of each of these prompts."""
+        own = itertools.repeat(None, len(places)) if self.own_samples is None else self.own_samples(places)
+        return (n or self.served.samples for n in own)
 
     def lengths(self) -> tuple[NDArray[np.int64], str]:
         """int64[N] and its unit: tokens where they are counted, otherwise characters."""

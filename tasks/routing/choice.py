@@ -65,7 +65,6 @@ def choose(
     served: Served,
     setting: Setting,
     seed: int = 0,
-    samples: Sequence[int] | None = None,
 ) -> Choices:
     """Rank ways to order.
 
@@ -73,7 +72,6 @@ def choose(
         prompts: in them stand all captured ones.
         served: the model; its routes are not looked at.
         setting: the engine; each prompt ends when its captured tokens do.
-        samples: how many are generated of each prompt, as `prompts` has them; None: one.
 
     Raises:
         RoutingError: too few captured prompts to learn from one half and look at the other.
@@ -88,15 +86,16 @@ def choose(
     drawn = shuffle(len(routes), seed)
     halves = np.sort(drawn[: len(drawn) // 2]), np.sort(drawn[len(drawn) // 2 :])
     counted = np.zeros((len(specs) + 2, 2))
-    times = {k: samples[place[name]] if samples else 1 for k, name in enumerate(routes.ids)}
-    beside = max(1, round(setting.batch / np.mean(list(times.values()))))
+    served = replace(served, batch=setting.batch)
+    captured = replace(prompts.take([place[prompt_id] for prompt_id in routes.ids]), served=served)
+    samples, beside = dict(enumerate(captured.samples(range(len(routes))))), captured.at_once() or setting.batch
     for half, (learned, held) in enumerate((halves, halves[::-1])):
-        view = prompts.take([place[routes.ids[k]] for k in held.tolist()])
-        with _learned(specs, prompts, routes, learned, replace(served, batch=beside)) as known:
+        view = captured.take(held.tolist())
+        with _learned(specs, prompts, routes, learned, served) as known:
             orders = [make_order(spec, replace(view, served=known), "").permutation for spec in specs]
         orders.append(oracle(routes, held, beside))
         shuffles = [shuffle(len(held), seed + k) for k in range(SHUFFLES)]
-        tallies = [tally_captured(routes, held[order].tolist(), setting, times) for order in orders + shuffles]
+        tallies = [tally_captured(routes, held[order].tolist(), setting, samples) for order in orders + shuffles]
         found = [one.experts_per_layer for one in tallies]
         counted[:, half] = [*found[:-SHUFFLES], float(np.mean(found[-SHUFFLES:]))]
     *means, best, shuffled = counted.mean(axis=1).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -95,14 +96,14 @@ def test_no_prompt_is_ordered_by_what_its_own_routes_taught(routed: Routed, monk
 
     def watched(spec: OrderSpec, view: PromptView, md5: str) -> Order:
         assert view.served.routes is not None
-        assert view.served.batch == 4, "prompts of two samples, on the engine that is asked about"
+        assert view.at_once() == 4, "prompts of two samples, on the engine that is asked about"
         with Routes(view.served.routes) as known:
             seen.append((set(view.ids), set(known.ids)))
         return make_order(spec, view, md5)
 
     monkeypatch.setattr(choice, "make_order", watched)
     with routed.routes() as routes:
-        choose([OrderSpec(signal="predicted")], routed.view, routes, routed.served, Setting(8), samples=[2] * 160)
+        choose([OrderSpec(signal="predicted")], routed.view, routes, replace(routed.served, samples=2), Setting(8))
     (ordered, learned), other = seen
     assert not ordered & learned
     assert (learned, ordered) == other
