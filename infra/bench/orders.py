@@ -102,7 +102,7 @@ def _order(job: Job, prompts: arms.Prompts, name: str) -> Order:
         places = [routes.place.get(prompt_id, -1) for prompt_id in prompts.tokenized.ids]
         if -1 in places:
             raise SystemExit(f"{ORACLE} needs the routes of every prompt: orderproof capture {job.name} --prompts N")
-        beside = prompts.view.served.batch
+        beside = prompts.view.at_once()
         assert beside is not None  # of a job it is always known
         sent = oracle(routes, np.array(places), beside)
     return Order(sent, ORACLE, {}, {}, prompts.dataset_md5)
