@@ -9,22 +9,22 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import datetime
-import logging
 import threading
 import time
 from types import TracebackType
-from typing import cast
 from uuid import UUID
 
-from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
+from prefect.artifacts import create_markdown_artifact
 
 from orderproof.flows.reporting import (
     ARTIFACT_EVERY_S,
     artifact_key,
     flow_run_id,
     left_out_if_it_fails,
+    progress_artifact,
     progress_bar,
     run_logger,
+    tell_progress,
 )
 from orderproof.tasks.batch.generation import Batch, Generated
 from orderproof.tasks.batch.generation_record import run_name
@@ -68,10 +68,8 @@ class BatchReporter:
     def __enter__(self) -> BatchReporter:
         self.bar.start()
         self.row = self.bar.add_task(self.job.name, total=self.total, completed=self.resumed, rate="")
-        with left_out_if_it_fails("the progress artifact"):
-            key, about = artifact_key("progress-generate", self.job.name), f"prompts of {self.job.name}"
-            made = create_progress_artifact(self._percent(self.resumed), key=key, description=about)
-            self.artifact = cast(UUID, made)
+        key, about = artifact_key("progress-generate", self.job.name), f"prompts of {self.job.name}"
+        self.artifact = progress_artifact(self._percent(self.resumed), key, about)
         if self.live:
             self.live.start()
         self._note(self.resumed)
@@ -134,13 +132,8 @@ class BatchReporter:
         if self.artifact is None or (self.telling and self.telling.is_alive()):
             return
         call = contextvars.copy_context().run
-        self.telling = threading.Thread(target=call, args=(self._update, self.artifact, percent), daemon=True)
+        self.telling = threading.Thread(target=call, args=(tell_progress, self.artifact, percent), daemon=True)
         self.telling.start()
-
-    @staticmethod
-    def _update(artifact: UUID, percent: float) -> None:
-        with left_out_if_it_fails("the progress", logging.DEBUG):
-            update_progress_artifact(artifact, percent)
 
     def _percent(self, done: int) -> float:
         return 0.0 if self.total is None else round(100 * done / max(1, self.total), 1)

@@ -5,21 +5,22 @@ In: a plan, passes as they finish, an outcome. Out: nothing that a verdict could
 
 from __future__ import annotations
 
-import logging
 import time
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
-from prefect.artifacts import (
-    create_link_artifact,
-    create_markdown_artifact,
-    create_progress_artifact,
-    create_table_artifact,
-    update_progress_artifact,
-)
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 
-from orderproof.flows.reporting import ARTIFACT_EVERY_S, artifact_key, left_out_if_it_fails, progress_bar, run_logger
+from orderproof.flows.reporting import (
+    ARTIFACT_EVERY_S,
+    artifact_key,
+    left_out_if_it_fails,
+    progress_artifact,
+    progress_bar,
+    run_logger,
+    tell_progress,
+)
 from orderproof.tasks.evidence import CANDIDATE, CONTROL, Pass, Trial
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.outcome import Outcome
@@ -53,9 +54,7 @@ class Reporter:
     def __enter__(self) -> Reporter:
         self.bar.start()
         self.row = self.bar.add_task("starting", total=self.passes * len(self.plan.prompts), rate="")
-        with left_out_if_it_fails("the progress artifact"):
-            made = create_progress_artifact(0.0, key=self._key("progress"), description="passes of the trial")
-            self.artifact = cast(UUID, made)
+        self.artifact = progress_artifact(0.0, self._key("progress"), "passes of the trial")
         return self
 
     def __exit__(
@@ -63,7 +62,7 @@ class Reporter:
     ) -> None:
         self.bar.stop()
         if kind is None:
-            self._tell(100.0)
+            tell_progress(self.artifact, 100.0)
 
     def progress(self, pass_id: str, finished: int, requests: int) -> None:
         """Called for every finished request, inside the timed region: it must cost next to nothing."""
@@ -90,12 +89,7 @@ class Reporter:
         now = time.monotonic()
         if now - self.told > ARTIFACT_EVERY_S:
             self.told = now
-            self._tell(min(99.0, 100 * self.done / self.passes))
-
-    def _tell(self, percent: float) -> None:
-        if self.artifact is not None:
-            with left_out_if_it_fails("the progress", logging.DEBUG):
-                update_progress_artifact(self.artifact, percent)
+            tell_progress(self.artifact, min(99.0, 100 * self.done / self.passes))
 
     def _key(self, kind: str) -> str:
         return artifact_key(kind, self.plan.job.name, self.plan.placebo)

@@ -10,7 +10,10 @@ import contextlib
 import logging
 import sys
 from collections.abc import Iterator
+from typing import cast
+from uuid import UUID
 
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.exceptions import MissingContextError
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
@@ -60,6 +63,20 @@ def left_out_if_it_fails(what: str, level: int = logging.WARNING) -> Iterator[No
         yield
     except Exception as error:
         run_logger().log(level, "Prefect did not take %s: %s: %s", what, type(error).__name__, error)
+
+
+def progress_artifact(percent: float, key: str, description: str) -> UUID | None:
+    """One of this run; None where Prefect does not take it."""
+    with left_out_if_it_fails("the progress artifact"):
+        return cast(UUID, create_progress_artifact(percent, key=key, description=description))
+    return None
+
+
+def tell_progress(artifact: UUID | None, percent: float) -> None:
+    """Bring a progress artifact up to date, where there is one."""
+    if artifact is not None:
+        with left_out_if_it_fails("the progress", logging.DEBUG):
+            update_progress_artifact(artifact, percent)
 
 
 def progress_bar() -> Progress:

@@ -12,33 +12,31 @@ draws of those put aside. Nothing is timed on an engine.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from signals import RECIPE
 
-from orderproof.tasks.jobs import Job, OrderSpec
+from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.models import read_model
-from orderproof.tasks.orders import PromptView, make_order, view_of
+from orderproof.tasks.orders import PromptView, view_of
 from orderproof.tasks.orders.shuffled import shuffle
 from orderproof.tasks.params import load_job
 from orderproof.tasks.prompts import dataset_md5, read_prompts, tokenize
-from orderproof.tasks.routing.choice import SHUFFLES, learned_from, oracle
+from orderproof.tasks.routing.choice import experts_read, learned_from
 from orderproof.tasks.routing.routes import Routes, open_routes
-from orderproof.tasks.routing.tally import Setting, tally_captured
+from orderproof.tasks.routing.tally import Setting
 from orderproof.tasks.signals.prediction import predictor_of
 from orderproof.tasks.signals.served import Served
 
-Int64 = NDArray[np.int64]
-
 CLUSTERS = 64
-SPECS = {
-    "clusters": OrderSpec(signal="predicted", clusters=CLUSTERS),
-    "exchange": OrderSpec(method="exchange", signal="predicted", clusters=CLUSTERS),
-}
-RECIPE = OrderSpec(signal="embedding", clusters=16)
+PREDICTED = (
+    OrderSpec(signal="predicted", clusters=CLUSTERS),
+    OrderSpec(method="exchange", signal="predicted", clusters=CLUSTERS),
+)
 
 
 def main() -> None:
@@ -50,7 +48,9 @@ def main() -> None:
     with open_routes(served.routes, read_model(job.model_path, job.model), dataset_md5(job.prompts_path)) as routes:
         if max(options.learned) + options.held > len(routes):
             raise SystemExit(f"{len(routes)} prompts are captured: fewer than --learned and --held together")
-        draws = [list(_draw(job, view, routes, setting, options, k)) for k in range(options.draws)]
+        place = {prompt_id: i for i, prompt_id in enumerate(view.ids)}
+        captured = view.take([place[prompt_id] for prompt_id in routes.ids])
+        draws = [list(_draw(captured, routes, setting, options, k)) for k in range(options.draws)]
     print(f"{job.name}: {options.held} prompts put aside, {options.draws} draws of them")
     print(
         f"{'learned from':<16}{'R²':>8}{'saved by clusters':>22}{'of oracle':>12}{'by exchange':>18}{'of oracle':>12}"
@@ -63,27 +63,24 @@ def main() -> None:
 
 
 def _draw(
-    job: Job, view: PromptView, routes: Routes, setting: Setting, options: argparse.Namespace, seed: int
+    captured: PromptView, routes: Routes, setting: Setting, options: argparse.Namespace, seed: int
 ) -> Iterator[tuple[str, list[float]]]:
     """The rows of one draw: name, and R², then experts saved and their share of the oracle's, by each order."""
-    place = {prompt_id: i for i, prompt_id in enumerate(view.ids)}
     drawn = shuffle(len(routes), seed)
     held, others = np.sort(drawn[: options.held]), drawn[options.held :]
-    aside, served = view.take([place[routes.ids[k]] for k in held.tolist()]), replace(view.served, batch=setting.batch)
 
-    def experts(order: Int64) -> float:
-        return tally_captured(routes, held[order].tolist(), setting).experts_per_layer
+    def saved(specs: Sequence[OrderSpec], served: Served) -> NDArray[np.float64]:
+        """Shares of a shuffle's experts: by each way to order, and by the oracle."""
+        *read, shuffled = experts_read(specs, replace(captured, served=served), routes, held, setting, seed)
+        return 1 - np.array(read) / shuffled
 
-    shuffled = float(np.mean([experts(shuffle(len(held), seed + k)) for k in range(SHUFFLES)]))
-    most = 1 - experts(oracle(routes, held, setting.batch)) / shuffled
-    recipe = 1 - experts(make_order(RECIPE, aside, "").permutation) / shuffled
+    recipe, most = saved([RECIPE], captured.served)
     yield "nothing: recipe", [np.nan, recipe, recipe / most]
     for number in options.learned:
-        with learned_from(routes, np.sort(others[:number]), view, served) as known:
+        with learned_from(routes, np.sort(others[:number]), captured, captured.served) as known:
             r2 = predictor_of(known, "predicted").record.decode.r2
-            permutations = [make_order(spec, replace(aside, served=known), "").permutation for spec in SPECS.values()]
-        saved = [1 - experts(permutation) / shuffled for permutation in permutations]
-        yield f"{number} prompts", [r2, *(value for one in saved for value in (one, one / most))]
+            by_order = saved(PREDICTED, known)[:-1]
+        yield f"{number} prompts", [r2, *(value for one in by_order for value in (one, one / most))]
     yield "the oracle", [np.nan, most, 1.0]
 
 

@@ -85,22 +85,44 @@ def choose(
     place = {prompt_id: i for i, prompt_id in enumerate(prompts.ids)}
     drawn = shuffle(len(routes), seed)
     halves = np.sort(drawn[: len(drawn) // 2]), np.sort(drawn[len(drawn) // 2 :])
-    counted = np.zeros((len(specs) + 2, 2))
     served = replace(served, batch=setting.batch)
     captured = replace(prompts.take([place[prompt_id] for prompt_id in routes.ids]), served=served)
-    samples, beside = dict(enumerate(captured.samples(range(len(routes))))), captured.at_once() or setting.batch
-    for half, (learned, held) in enumerate((halves, halves[::-1])):
-        view = captured.take(held.tolist())
+    counted = []
+    for learned, held in (halves, halves[::-1]):
         with _learned(specs, prompts, routes, learned, served) as known:
-            orders = [make_order(spec, replace(view, served=known), "").permutation for spec in specs]
-        orders.append(oracle(routes, held, beside))
-        shuffles = [shuffle(len(held), seed + k) for k in range(SHUFFLES)]
-        tallies = [tally_captured(routes, held[order].tolist(), setting, samples) for order in orders + shuffles]
-        found = [one.experts_per_layer for one in tallies]
-        counted[:, half] = [*found[:-SHUFFLES], float(np.mean(found[-SHUFFLES:]))]
-    *means, best, shuffled = counted.mean(axis=1).tolist()
+            counted.append(experts_read(specs, replace(captured, served=known), routes, held, setting, seed))
+    *means, best, shuffled = np.mean(counted, axis=0).tolist()
     choices = [Choice(spec, mean, 1 - mean / shuffled) for spec, mean in zip(specs, means, strict=True)]
     return Choices(tuple(sorted(choices, key=lambda choice: choice.experts_per_step)), shuffled, best)
+
+
+def experts_read(
+    specs: Sequence[OrderSpec],
+    captured: PromptView,
+    routes: Routes,
+    held: NDArray[np.int64],
+    setting: Setting,
+    seed: int = 0,
+) -> list[float]:
+    """What orders of some captured prompts read, by replay.
+
+    Args:
+        captured: as the routes have them, with the served model as it is known.
+        held: places among them, ascending.
+
+    Returns:
+        Distinct experts per layer and step of each order, of the oracle, and of a shuffle (the mean of SHUFFLES).
+
+    Raises:
+        OrderError, SignalError: a way to order cannot be applied to these prompts.
+    """
+    view, samples = captured.take(held.tolist()), dict(enumerate(captured.samples(range(len(captured)))))
+    orders = [make_order(spec, view, "").permutation for spec in specs]
+    orders.append(oracle(routes, held, captured.at_once() or setting.batch))
+    shuffles = [shuffle(len(held), seed + k) for k in range(SHUFFLES)]
+    tallies = [tally_captured(routes, held[order].tolist(), setting, samples) for order in orders + shuffles]
+    found = [one.experts_per_layer for one in tallies]
+    return [*found[:-SHUFFLES], float(np.mean(found[-SHUFFLES:]))]
 
 
 def oracle(routes: Routes, places: NDArray[np.int64], beside: int) -> NDArray[np.int64]:

@@ -57,4 +57,4 @@ def landmarks_among(rows: Float32) -> Landmarks:
 
 def _spread(number: int, most: int) -> NDArray[np.int64]:
     """At most so many places of a row of `number`, evenly apart."""
-    return np.unique(np.linspace(0, number - 1, min(number, most)).round().astype(np.int64))
+    return np.linspace(0, number - 1, min(number, most)).round().astype(np.int64)

@@ -116,17 +116,18 @@ def fit(prompts: Prompts, routes: Routes, served: Served) -> Predictor:
         rows = np.hstack([token, triples @ directions])
         landmarks = landmarks_among(rows)
         features = landmarks.features(rows).astype(np.float64)
-        prefill, answered = _ridge(features, _roots(routes, "prefill")), _answered(routes)
-        decode = _ridge(features[answered], _roots(routes, "decode")[answered])
+        answered = _answered(routes)
+        prefill, prefill_fitted = _ridge(features, _roots(routes, "prefill"))
+        decode, decode_fitted = _ridge(features[answered], _roots(routes, "decode")[answered])
     record = routes.record
     return Predictor(
         Record(
             record.model, record.dataset_md5, record.layers, record.experts, record.top_k, len(routes),
-            prefill[1], decode[1],
+            prefill_fitted, decode_fitted,
         ),
         directions,
         landmarks,
-        {"prefill": prefill[0], "decode": decode[0]},
+        {"prefill": prefill, "decode": decode},
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from orderproof.flows import batch_reporting
+from orderproof.flows import batch_reporting, reporting
 from orderproof.flows.batch_reporting import BatchReporter
 from orderproof.tasks.batch import generation, sending
 from orderproof.tasks.batch.generation import Batch, Generated
@@ -32,8 +32,9 @@ def batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Batch]:
     def gone(*_: Any, **__: Any) -> None:
         raise httpx.ConnectError("all connection attempts failed")
 
-    for name in ("create_progress_artifact", "update_progress_artifact", "create_markdown_artifact"):
-        monkeypatch.setattr(batch_reporting, name, gone)
+    monkeypatch.setattr(batch_reporting, "create_markdown_artifact", gone)
+    for name in ("create_progress_artifact", "update_progress_artifact"):
+        monkeypatch.setattr(reporting, name, gone)
     job, tokenizer = make_project(tmp_path / "p", PROMPTS), Bytes()
     source = PromptSource(job.prompts_path)
     order, _ = sending.order_of(job, source, lambda: tokenizer)  # type: ignore[arg-type,return-value]
@@ -86,8 +87,8 @@ def test_the_artifact_ends_at_100_percent_also_where_the_server_is_slow_or_the_p
         time.sleep(0.2)
         shown.append(percent)
 
-    monkeypatch.setattr(batch_reporting, "create_progress_artifact", lambda *_, **__: uuid4())
-    monkeypatch.setattr(batch_reporting, "update_progress_artifact", slowly)
+    monkeypatch.setattr(reporting, "create_progress_artifact", lambda *_, **__: uuid4())
+    monkeypatch.setattr(reporting, "update_progress_artifact", slowly)
     monkeypatch.setattr(batch_reporting, "ARTIFACT_EVERY_S", 0.0)
     watched(batch)
     assert shown[-1] == 100.0
@@ -98,8 +99,8 @@ def test_the_artifact_ends_at_100_percent_also_where_the_server_is_slow_or_the_p
 
 def test_a_server_that_never_answers_does_not_hold_up_the_end(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     never = threading.Event()
-    monkeypatch.setattr(batch_reporting, "create_progress_artifact", lambda *_, **__: uuid4())
-    monkeypatch.setattr(batch_reporting, "update_progress_artifact", lambda *_: never.wait())
+    monkeypatch.setattr(reporting, "create_progress_artifact", lambda *_, **__: uuid4())
+    monkeypatch.setattr(reporting, "update_progress_artifact", lambda *_: never.wait())
     monkeypatch.setattr(batch_reporting, "PATIENCE_S", 0.05)
     assert watched(batch).telling is not None
     never.set()
