@@ -34,7 +34,7 @@ def draw_batch(run: BatchRun, path: Path) -> Path | None:
             upper.axhline(run.time_per_batch_ms, color=FAINT, linewidth=0.8, linestyle="--")
         upper.set_ylim(0, max(1e-3, 1.15 * float(np.percentile(ms, HIGHEST_SHOWN_PERCENTILE))))
         upper.set_ylabel("time per batch (ms)")
-        upper.set_title(_title(run))
+        upper.set_title(_title(run), wrap=True)
         upper.text(0, 1.03, _subtitle(run), transform=upper.transAxes, color=FAINT, fontsize=9)
         lower.plot(at, running, color=RUNNING, linewidth=1.2, label="running")
         lower.plot(at, waiting, color=WAITING, linewidth=1.2, label="waiting in the engine")

@@ -42,7 +42,7 @@ def draw(seen: Foresight, path: Path) -> None:
         _mark(axes, 0, "shuffled", "-", leftmost=worthwhile > 0)
         _mark(axes, 100 * worthwhile, "worth while", "--", leftmost=worthwhile <= 0)
         toy = " (toy model: not your gain)" if seen.model.toy else ""
-        axes.set_title(f"{seen.job}: {seen.advice.answer}{toy}")
+        axes.set_title(f"{seen.job}: {seen.advice.answer}{toy}", wrap=True)
         with atomic_file(path) as sink:
             figure.savefig(sink, format="png", dpi=DPI, facecolor="white")
 
