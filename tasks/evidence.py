@@ -47,6 +47,11 @@ TOKENS_SCHEMA = pa.schema(
 )
 
 
+def samples_of(finish_reason: str) -> int:
+    """How many samples a request of TOKENS_SCHEMA was answered with."""
+    return finish_reason.count(",") + 1
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -31,7 +31,7 @@ Method = Literal["file", "shuffled", "label", "length", "cluster", "greedy", "ex
 # Also the registry of tasks/signals, from free to dear.
 SignalName = Literal["lexical", "token", "embedding", "fingerprint", "predicted", "observed"]
 
-
+MOST_ASKED = 2**31 - 1  # tokens or samples of one prompt, as int32 holds them
 # Members of vLLM's SamplingParams that no job and no prompt may set, and why.
 REFUSED_SAMPLING = {
     "prompt_logprobs": "Probabilities of the prompt are not delivered: leave it out",
@@ -42,6 +42,11 @@ REFUSED_SAMPLING = {
 
 class JobError(OrderproofError):
     """A mistake in params.yaml, in words that tell the user what to change."""
+
+
+def is_count(asked: Any) -> bool:
+    """Whether so many tokens or samples can be asked of a prompt."""
+    return isinstance(asked, int) and not isinstance(asked, bool) and 1 <= asked <= MOST_ASKED
 
 
 class _Strict(BaseModel):

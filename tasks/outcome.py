@@ -68,9 +68,9 @@ class Outcome:
         v = self.verdict
         said = f"{'placebo ' if self.placebo else ''}{self.job}: {v.verdict}"
         if v.gain is not None:
-            said += f", gain {v.gain:+.1%}"
+            said += f", gain {v.gain:+z.1%}"
             if v.gain_low is not None and v.gain_high is not None:
-                said += f" ({v.gain_low:+.1%} to {v.gain_high:+.1%})"
+                said += f" ({v.gain_low:+z.1%} to {v.gain_high:+z.1%})"
             said += f" in {v.blocks} blocks"
         return said + (f" [{TOY}]" if self.toy and v.gain is not None else "")
 

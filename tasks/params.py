@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from orderproof.tasks.jobs import BESIDE_THE_JOBS, REFUSED_SAMPLING, EngineSpec, Job, JobError
+from orderproof.tasks.jobs import BESIDE_THE_JOBS, MOST_ASKED, REFUSED_SAMPLING, EngineSpec, Job, JobError, is_count
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 # Folders beside the jobs' own, and the key that lies under every job.
@@ -156,9 +156,9 @@ def _check_engine(params: Path, job: Job) -> None:
     for key in job.sampling.keys() & REFUSED_SAMPLING.keys():
         raise JobError(f"{params}: jobs.{job.name}.sampling.{key} is not supported. {REFUSED_SAMPLING[key]}")
     samples = job.sampling.get("n", 1)
-    if not isinstance(samples, int) or isinstance(samples, bool) or samples < 1:
+    if not is_count(samples):
         raise JobError(
-            f"{params}: jobs.{job.name}.sampling.n must be a whole number of samples from 1, not {samples!r}"
+            f"{params}: jobs.{job.name}.sampling.n must be a whole number from 1 to {MOST_ASKED}, not {samples!r}"
         )
     if job.engine.batch_invariant and job.sampling.get("temperature", 1) != 0 and "seed" not in job.sampling:
         raise JobError(

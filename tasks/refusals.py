@@ -79,7 +79,7 @@ def foretold_refusal(foretold: Foretold | None, rule: Rule, detectable: float | 
     """
     if foretold is None or foretold.captured_share < 1:
         return None
-    said = f"the candidate is predicted to gain {foretold.gain:+.1%} ({foretold.low:+.1%} to {foretold.high:+.1%})"
+    said = f"the candidate is predicted to gain {foretold.gain:+z.1%} ({foretold.low:+z.1%} to {foretold.high:+z.1%})"
     if foretold.high < rule.worthwhile:
         return f"{said}, surely below the {100 * rule.worthwhile:g}% that is worth while (`orderproof plan` says how)"
     if detectable is not None and foretold.gain < detectable:

@@ -122,5 +122,5 @@ def _gain(figures: dict[str, Any]) -> str:
     if figures["gain"] is None:
         return ""
     low, high = figures["gain_low"], figures["gain_high"]
-    bounds = "" if low is None or high is None else f" ({low:+.1%} to {high:+.1%})"
-    return f"{figures['gain']:+.1%}{bounds}"
+    bounds = "" if low is None or high is None else f" ({low:+z.1%} to {high:+z.1%})"
+    return f"{figures['gain']:+z.1%}{bounds}"

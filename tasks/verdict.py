@@ -259,7 +259,7 @@ def _interval(seen: Estimate) -> str:
 
 
 def _signed(gain: float) -> str:
-    return f"{100 * gain:+.1f} %"
+    return f"{100 * gain:+z.1f} %"
 
 
 def _percent(gain: float) -> str:
@@ -270,8 +270,8 @@ def _excess(outputs: OutputChange) -> str:
     """In points: hundredths of the prompts."""
     assert outputs.excess is not None
     if outputs.low is None or outputs.high is None:
-        return f"{100 * outputs.excess:+.1f} points"
-    return f"{100 * outputs.excess:+.1f} points ({100 * outputs.low:+.1f} to {100 * outputs.high:+.1f})"
+        return f"{100 * outputs.excess:+z.1f} points"
+    return f"{100 * outputs.excess:+z.1f} points ({100 * outputs.low:+z.1f} to {100 * outputs.high:+z.1f})"
 
 
 def _scores(scores: ScoreChange) -> str:

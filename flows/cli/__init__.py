@@ -63,6 +63,11 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe went away: nothing to say, and nobody to say it to
         raise SystemExit(1) from None
+    except OSError as error:  # a file of the user's; without a name it is no fault that he can find
+        if interrupts or error.filename is None:
+            raise
+        said = f"{error.filename}: {error.strerror}. Mend its folder or its rights"
+        _fail(f"{said}, and run the same command again; what was finished is kept", 1)
     except SystemExit as ended:
         if ended.code == INTERRUPTED:  # typer says nothing of it
             _fail(KEPT, INTERRUPTED)

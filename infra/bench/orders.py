@@ -136,9 +136,9 @@ def _tell(foretold: dict[str, Prediction], measured: dict[str, arms.Arm]) -> Non
     print(f"\n{'order':12}{'experts':>9}   {'predicted gain':28}{'measured gain':28}")
     for name, one in foretold.items():
         arm = measured.get(name)
-        seen = f"{arm.gain:+.1%} ({arm.low:+.1%} to {arm.high:+.1%})" if arm and arm.gain is not None else ""
-        said = f"{one.gain:+.1%} ({one.low:+.1%} to {one.high:+.1%})"
-        print(f"{name:12}{-one.experts_saved:+9.1%}   {said:28}{seen:28}")
+        seen = f"{arm.gain:+z.1%} ({arm.low:+z.1%} to {arm.high:+z.1%})" if arm and arm.gain is not None else ""
+        said = f"{one.gain:+z.1%} ({one.low:+z.1%} to {one.high:+z.1%})"
+        print(f"{name:12}{-one.experts_saved:+z9.1%}   {said:28}{seen:28}")
 
 
 def _arguments() -> argparse.Namespace:

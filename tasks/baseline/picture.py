@@ -32,7 +32,7 @@ def draw_divergence(made: Reproduction, path: Path) -> Path | None:
         axes.step(tokens, shares, where="post", color=SAME, linewidth=1.6)
         axes.set(xlabel="generated tokens", ylabel="same so far", xlim=(0, None), ylim=(0, 1.02))
         axes.yaxis.set_major_formatter(PercentFormatter(1))
-        axes.set_title(f"{made.job}: outputs that are the same as in the baseline", wrap=True)
+        axes.set_title(f"{made.lossy_first}{made.job}: outputs that are the same as in the baseline", wrap=True)
         axes.text(0, 1.05, _subtitle(made), transform=axes.transAxes, color=FAINT, fontsize=9)
         with atomic_file(path) as sink:
             figure.savefig(sink, format="png", dpi=DPI, facecolor="white")

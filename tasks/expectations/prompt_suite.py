@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orderproof.tasks.expectations.checks import SHOWN_ROWS, Check, holds
-from orderproof.tasks.jobs import Job, JobError
+from orderproof.tasks.jobs import MOST_ASKED, Job, JobError, is_count
 from orderproof.tasks.models import ModelFacts, read_model
 from orderproof.tasks.prompts.rows import PromptError, row_word, shown
 from orderproof.tasks.prompts.serving import VLLM_MAX_TOKENS as VLLM_MAX_TOKENS  # named once
@@ -166,8 +166,9 @@ def asked_tokens(job: Job, samplings: Iterable[Mapping[str, Any] | None]) -> Ite
     A prompt's own sampling goes before the job's; given nowhere it is vLLM's default, and `null` is no limit.
     """
     of_job = job.sampling.get("max_tokens", VLLM_MAX_TOKENS)
-    if of_job is not None and (not isinstance(of_job, int) or isinstance(of_job, bool) or of_job < 1):
-        raise JobError(f"jobs.{job.name}.sampling.max_tokens must be a whole number from 1, not {shown(of_job)}")
+    if of_job is not None and not is_count(of_job):
+        where = f"jobs.{job.name}.sampling.max_tokens"
+        raise JobError(f"{where} must be a whole number from 1 to {MOST_ASKED}, not {shown(of_job)}")
     return ((own or {}).get("max_tokens", of_job) for own in samplings)
 
 

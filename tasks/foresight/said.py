@@ -95,15 +95,15 @@ def order_rows(forecast: Forecast) -> Iterator[tuple[str, ...]]:
     held_out = {choice.spec: choice.saved for choice in forecast.choices.ranked} if forecast.choices else {}
     today = forecast.today
     for one, foretold in zip(forecast.candidates, forecast.predictions, strict=True):
-        held = f"{-held_out[one.spec]:+.1%}" if one.spec in held_out else ""
-        gained = f"{over(foretold, today)[0]:+.1%}"
-        yield one.name, f"{-foretold.experts_saved:+.1%}", held, interval(foretold), f"{one.seconds:.1f} s", gained
-    yield "today", f"{-today.experts_saved:+.1%}", "", interval(today), "", ""
+        held = f"{-held_out[one.spec]:+z.1%}" if one.spec in held_out else ""
+        gained = f"{over(foretold, today)[0]:+z.1%}"
+        yield one.name, f"{-foretold.experts_saved:+z.1%}", held, interval(foretold), f"{one.seconds:.1f} s", gained
+    yield "today", f"{-today.experts_saved:+z.1%}", "", interval(today), "", ""
     if forecast.choices:
         yield (
             "greedy by the real routes",
             "",
-            f"{-forecast.choices.headroom:+.1%}",
+            f"{-forecast.choices.headroom:+z.1%}",
             "a yardstick: with hindsight",
             "",
             "",

@@ -144,8 +144,8 @@ def lines(report: LossyReport) -> list[str]:
         changed, floor = arm.outputs.d_ab, arm.outputs.d_aa
         order = f" ({report.order.method} order)" if arm.arm != LOSSY else ""
         told.append(
-            f"  {arm.arm + order:32s} {arm.gain:+6.1%} ({arm.gain_low:+.1%} to {arm.gain_high:+.1%}); outputs changed: "
-            f"{changed or 0:.1%}, by reshuffling alone {floor or 0:.1%}; {scores_said(arm.outputs.scores)}"
+            f"  {arm.arm + order:32s} {arm.gain:+z6.1%} ({arm.gain_low:+z.1%} to {arm.gain_high:+z.1%}); outputs "
+            f"changed: {changed or 0:.1%}, by reshuffling alone {floor or 0:.1%}; {scores_said(arm.outputs.scores)}"
         )
     return [*told, *_how_to_accept(report)]
 

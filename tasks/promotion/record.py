@@ -80,9 +80,9 @@ class Promotion(_Frozen):
             return line
         line += f"; {v.verdict}"
         if v.gain is not None:
-            line += f", gain {v.gain:+.1%}"
+            line += f", gain {v.gain:+z.1%}"
         if v.gain_low is not None and v.gain_high is not None:
-            line += f" ({v.gain_low:+.1%} to {v.gain_high:+.1%})"
+            line += f" ({v.gain_low:+z.1%} to {v.gain_high:+z.1%})"
         return line + (f" in {v.blocks} blocks" if v.blocks else "")
 
 

@@ -13,7 +13,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from orderproof.tasks.prompts.rows import MOST_ASKED, Fail, kind_of, shown
+from orderproof.tasks.jobs import MOST_ASKED
+from orderproof.tasks.prompts.rows import Fail, kind_of, shown
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 LOGIT_BIAS_LIMIT = 100.0

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orderproof.tasks.errors import OrderproofError
-from orderproof.tasks.jobs import REFUSED_SAMPLING
+from orderproof.tasks.jobs import MOST_ASKED, REFUSED_SAMPLING, is_count
 from orderproof.tasks.prompts.serving import Serving, nearest
 
 FIELDS = ("id", "text", "label", "sampling", "reference", "lora")
-MOST_ASKED = 2**31 - 1  # tokens or samples of one prompt, as int32 holds them
 SHOWN_CHARACTERS = 60  # of an id or value in a message
 
 _FIELD_SET = frozenset(FIELDS)
@@ -194,7 +193,7 @@ def _sampling(record: Mapping[str, Any], fail: Fail) -> Mapping[str, Any] | None
         asked = value.get(key, 1)
         if asked is None and may_be_null:
             continue
-        if isinstance(asked, bool) or not isinstance(asked, int) or not 1 <= asked <= MOST_ASKED:
+        if not is_count(asked):
             problem = f"`sampling.{key}` must be a whole number from 1 to {MOST_ASKED}, not {shown(asked)}"
             raise fail(problem, "Correct it")
     for key in value.keys() & REFUSED_SAMPLING.keys():

@@ -245,12 +245,12 @@ def _geometric_mean(rates: Sequence[float]) -> float:
 
 def percent(fraction: float | None, digits: int = 1, signed: bool = False) -> str:
     """0.063 → `6.3 %`."""
-    return "–" if fraction is None else f"{100 * fraction:{'+' if signed else ''}.{digits}f}{NO_BREAK}%"
+    return "–" if fraction is None else f"{100 * fraction:{'+' if signed else ''}z.{digits}f}{NO_BREAK}%"
 
 
 def points(fraction: float | None, signed: bool = True) -> str:
     """0.008 → `+0.8 points`."""
-    return "–" if fraction is None else f"{100 * fraction:{'+' if signed else ''}.1f}{NO_BREAK}points"
+    return "–" if fraction is None else f"{100 * fraction:{'+' if signed else ''}z.1f}{NO_BREAK}points"
 
 
 def number(value: float | None) -> str:

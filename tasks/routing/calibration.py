@@ -69,7 +69,8 @@ class Calibration:
 
 
 def fit_costs(steps: TimedSteps, source: str) -> Fit:
-    """Least squares, with Huber's weights: a base per batch size, a cost per expert, a cost per prompt token.
+    """Least squares, with Huber's weights: a base per batch size, a cost per expert, a cost per prompt token. No cost
+    is below 0.
 
     Steps at batch sizes that were seen fewer than LEAST_STEPS times are left out.
 
@@ -94,7 +95,13 @@ def fit_costs(steps: TimedSteps, source: str) -> Fit:
     spread = 1.4826 * float(np.median(np.abs(ms - design @ plain)))
     scale = max(HUBER_SD * spread, np.finfo(np.float64).tiny * 1e9)
     found = least_squares(
-        lambda constants: design @ constants - ms, plain, lambda _: design, loss="huber", f_scale=scale
+        lambda constants: design @ constants - ms,
+        np.maximum(plain, 0),
+        lambda _: design,
+        bounds=(0, np.inf),  # where noise is larger than a cost, free time would be foretold
+        x_scale="jac",
+        loss="huber",
+        f_scale=scale,
     )
     residuals = ms - design @ found.x
     variance = float(residuals @ residuals) / max(1, len(ms) - design.shape[1])

@@ -2,16 +2,17 @@
 
 In: a trial, and its job's routes. Out: a figure per pass, or none where the routes are of another model or other
 prompts. A pass is replayed in its own order of sending over those of its prompts that were captured: of a sample, the
-groups are as thin as the sample. Each replica has its share, and each sample of a prompt (the job's `n`) its place.
+groups are as thin as the sample. Each replica has its share, and each sample that a prompt was answered with its
+place.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from orderproof.tasks.errors import OrderproofError
-from orderproof.tasks.evidence import Trial
+from orderproof.tasks.evidence import Trial, samples_of
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.routing.admission import BATCHED_TOKENS
 from orderproof.tasks.routing.capture import routes_path
@@ -37,7 +38,7 @@ def experts_per_step(job: Job, trial: Trial) -> Mapping[str, float]:
 
 
 def _of_passes(trial: Trial, routes: Routes) -> dict[str, float]:
-    engine, samples = trial.manifest.engine, int(trial.manifest.sampling.get("n") or 1)
+    engine = trial.manifest.engine
     setting = Setting(
         int(engine["max_num_seqs"]),
         int(engine.get("max_num_batched_tokens", BATCHED_TOKENS)),
@@ -48,14 +49,14 @@ def _of_passes(trial: Trial, routes: Routes) -> dict[str, float]:
     for timed in trial.passes:
         key = f"{timed.order_sha256} {timed.requests}"
         if key not in known:
-            sent = trial.tokens(timed.pass_id, columns=["prompt_id"])["prompt_id"].to_pylist()
-            places = [routes.place[prompt_id] for prompt_id in sent if prompt_id in routes.place]
-            known[key] = _experts_per_layer(routes, places, setting, samples) if places else None
+            sent = trial.tokens(timed.pass_id, columns=["prompt_id", "finish_reason"]).to_pylist()
+            samples = {
+                routes.place[row["prompt_id"]]: samples_of(row["finish_reason"])
+                for row in sent
+                if row["prompt_id"] in routes.place
+            }
+            known[key] = tally_captured(routes, samples, setting, samples).experts_per_layer if samples else None
         figure = known[key]
         if figure is not None:
             figures[timed.pass_id] = figure
     return figures
-
-
-def _experts_per_layer(routes: Routes, places: Sequence[int], setting: Setting, samples: int) -> float:
-    return tally_captured(routes, places, setting, dict.fromkeys(places, samples)).experts_per_layer

@@ -579,6 +579,18 @@ def test_an_interrupt_is_one_message_whatever_a_library_makes_of_it(
     assert capsys.readouterr().err.startswith("orderproof: interrupted")
 
 
+def test_a_file_that_no_room_expected_to_fail_is_still_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").touch()
+    monkeypatch.setattr(cli, "app", (tmp_path / "data" / "prompts").mkdir)
+    monkeypatch.setattr(cli, "interrupts", [])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.startswith(f"orderproof: {tmp_path / 'data' / 'prompts'}: Not a directory. Mend")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

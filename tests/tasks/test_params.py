@@ -338,7 +338,7 @@ def test_what_the_engine_is_told_by_the_project_cannot_be_set_in_its_args(tmp_pa
     assert f"jobs.it.engine.args.{key} cannot be set here" in told
 
 
-@pytest.mark.parametrize("samples", [0, -1, 2.0, True, None, "4"])
+@pytest.mark.parametrize("samples", [0, -1, 2.0, True, None, "4", 2**31])
 def test_samples_are_counted_in_whole_numbers_from_one(tmp_path: Path, samples: Any) -> None:
     assert "jobs.it.sampling.n must be a whole number" in refusal_of(tmp_path, sampling={"n": samples})
 

@@ -67,6 +67,7 @@ def make_trial(
     third_arm: bool = False,
     repeated_block: int | None = None,
     references: bool = False,
+    samples: int = 1,
     looks: tuple[int, ...] = (5, 10),
     placebo: bool = False,
     seed: int = 0,
@@ -82,6 +83,7 @@ def make_trial(
         third_arm: make the file's order the control and shuffled the third arm.
         repeated_block: the block whose first attempt holds an invalid pass and is run again.
         references: give every output a score.
+        samples: completions that each prompt was answered with, as its finish reasons tell.
         manifest: fields of `Manifest` to replace.
     """
     dice = np.random.default_rng(seed)
@@ -89,7 +91,7 @@ def make_trial(
     sorted_order = np.argsort(np.arange(prompts) % len(LABELS), kind="stable")
     plan = _manifest(folder, arms, looks, prompts, sorted_order, placebo, seed, manifest)
     trial = register(folder, plan)
-    maker = _Passes(trial, dice, gain, noise, churn, candidate_churn, references, sorted_order)
+    maker = _Passes(trial, dice, gain, noise, churn, candidate_churn, references, samples, sorted_order)
     if blocks:
         maker.run(0, 0, (CONTROL,))
     for block in range(1, blocks + 1):
@@ -168,9 +170,10 @@ class _Passes:
         churn: float,
         candidate_churn: float,
         references: bool,
+        samples: int,
         candidate: NDArray[np.int64],
     ) -> None:
-        self.trial, self.dice, self.noise, self.references = trial, dice, noise, references
+        self.trial, self.dice, self.noise, self.references, self.samples = trial, dice, noise, references, samples
         self.gain = {CANDIDATE: gain}
         self.churn = {CANDIDATE: churn + candidate_churn}
         self.base_churn = churn
@@ -265,7 +268,7 @@ class _Passes:
                 "admitted": range(size),
                 "prompt_tokens": [20] * size,
                 "token_ids": [generated[i].tolist() for i in order],
-                "finish_reason": ["length"] * size,
+                "finish_reason": [",".join(["length"] * self.samples)] * size,
                 "text": [" ".join(f"w{t}" for t in generated[i]) for i in order],
                 "score": [float(i % 3 > 0) for i in order] if self.references else [None] * size,
             },

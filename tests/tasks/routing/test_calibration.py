@@ -71,6 +71,14 @@ def test_hiccups_of_the_host_are_no_property_of_the_model() -> None:
     assert fit.costs.base_ms == pytest.approx(TRUE.base_ms, rel=0.15)
 
 
+@pytest.mark.parametrize("expert_ms", [0.0, -0.01])
+def test_no_cost_is_below_zero_whatever_noise_says(expert_ms: float) -> None:
+    steps = drawn_steps(3, noise=0.02)
+    fit = fit_costs(replace(steps, ms=steps.ms + (expert_ms - TRUE.expert_ms) * steps.experts), "timed")
+    assert 0 <= fit.costs.expert_ms < 0.001
+    assert min(fit.costs.base_ms) > 0
+
+
 def test_batch_sizes_seen_a_few_times_have_no_base_of_their_own() -> None:
     steps = drawn_steps(2, noise=0.0)
     rare = replace(steps, running=np.where(np.arange(len(steps.ms)) < 7, 5, steps.running))

@@ -60,8 +60,7 @@ def test_the_arm_that_keeps_groups_together_reads_fewer_experts(job: Job, trial:
 
 def test_each_sample_of_a_prompt_takes_a_place_of_the_batch(job: Job) -> None:
     """With as many samples as places a step has one prompt, and so one group's experts."""
-    sampling = {"temperature": 1.0, "max_tokens": 16, "n": MAX_NUM_SEQS}
-    trial = make_trial(job.reports_dir / "20261129T144640Z-0002", blocks=5, sampling=sampling)
+    trial = make_trial(job.reports_dir / "20261129T144640Z-0002", blocks=5, samples=MAX_NUM_SEQS)
     capture(job, trial)
     assert max(experts_per_step(job, trial).values()) < 1.5 * GROUP_EXPERTS
 
