@@ -31,6 +31,7 @@ Method = Literal["file", "shuffled", "label", "length", "cluster", "greedy", "ex
 # Also the registry of tasks/signals, from free to dear.
 SignalName = Literal["lexical", "token", "embedding", "fingerprint", "predicted", "observed"]
 
+BATCHED_TOKENS = 2048  # a step's room: vLLM's own for an engine that is driven step by step
 MOST_ASKED = 2**31 - 1  # tokens or samples of one prompt, as int32 holds them
 # Members of vLLM's SamplingParams that no job and no prompt may set, and why.
 REFUSED_SAMPLING = {
@@ -121,6 +122,11 @@ class EngineSpec(_Strict):
     def max_num_seqs(self) -> int:
         """Sequences that run at once: the batch size. vLLM's default depends on the device, so a job must state it."""
         return int(self.args["max_num_seqs"])
+
+    @property
+    def max_num_batched_tokens(self) -> int:
+        """Tokens that a step computes at most: one of each running sequence, and prompts that are read."""
+        return int(self.args.get("max_num_batched_tokens") or BATCHED_TOKENS)
 
 
 class OrderSpec(_Strict):

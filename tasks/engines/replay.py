@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from orderproof.tasks.engines import Completion, EngineInfo, Failure, Figures, Output, Request, Steps
 from orderproof.tasks.expectations.prompt_suite import VLLM_MAX_TOKENS
-from orderproof.tasks.routing.admission import BATCHED_TOKENS
+from orderproof.tasks.jobs import BATCHED_TOKENS
 from orderproof.tasks.routing.replay import Load, Lot, replay
 from orderproof.tasks.routing.source import RouteSource
 from orderproof.tasks.routing.step_costs import StepCosts

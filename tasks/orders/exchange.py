@@ -6,6 +6,11 @@ saves most is made, and then the next one, until none saves anything: a local se
 neighbourhood, as Kernighan & Lin (1970) part graphs. It mends what the others cannot: clusters end anywhere within a
 batch, and a greedy order leaves to its last batches what fitted nowhere.
 
+Before any saving, no batch shall be more to read than a step has room for. Where answers are equally long, a batch that
+is read in one step also ends in one, and the next begins together. Prompts of one kind are often long together; what of
+them is left to the next step ends a step later for ever after, and every later batch has two steps that read prompts
+and with them nearly all experts. (One such batch of 96 took two thirds of what the order saved.)
+
 Looking at all pairs would cost time with the square of their number. So partners are looked for within a stretch of the
 row, which then moves on by half its length.
 """
@@ -42,17 +47,27 @@ def rank(prompts: PromptView, spec: OrderSpec, progress: Progress | None = None,
         SignalError: no routes were captured.
     """
     batch = prompts.at_once() or BATCH_PROMPTS
-    row = offered(prompts, spec, progress, carried)
-    ranking = row.ranked(exchanged(row.likely, batch))
-    return replace(ranking, parameters={**ranking.parameters, "batch": batch})
+    row, room, tokens = offered(prompts, spec, progress, carried), prompts.served.batched_tokens, prompts.token_counts
+    parameters = {**row.grouped.parameters, "batch": batch}
+    if room is None or tokens is None:
+        ranking = row.ranked(exchanged(row.likely, batch))
+    else:
+        parameters["batched_tokens"] = room
+        read = tokens[row.places] * np.fromiter(prompts.samples(row.places), np.int64)
+        ranking = row.ranked(exchanged(row.likely, batch, read, room))
+    return replace(ranking, parameters=parameters)
 
 
-def exchanged(likely: Iterable[NDArray[np.float32]], batch: int) -> NDArray[np.int64]:
+def exchanged(
+    likely: Iterable[NDArray[np.float32]], batch: int, tokens: NDArray[np.int64] | None = None, room: int = 0
+) -> NDArray[np.int64]:
     """Swap prompts between batches so that the batches read fewer experts.
 
     Args:
         likely: chunks of float32[prompts, layers · experts], probabilities, in the order in which prompts are offered.
         batch: how many prompts run at once.
+        tokens: int64[N], to be read of each prompt, in the order in which they are offered; None: not known.
+        room: tokens that a step reads at most.
 
     Returns:
         int64[N]: which prompt, as they were offered, stands k-th. The same bits on any number of threads.
@@ -64,7 +79,7 @@ def exchanged(likely: Iterable[NDArray[np.float32]], batch: int) -> NDArray[np.i
     sent = [numbers[:0]]
     with one_thread():
         while len(near):
-            row = best_swaps(near, batch)
+            row = best_swaps(near, batch, None if tokens is None else tokens[numbers], room)
             following = list(islice(rows, half))
             settled, waiting = np.split(row, [half if following else len(row)])
             sent.append(numbers[settled])
@@ -73,14 +88,19 @@ def exchanged(likely: Iterable[NDArray[np.float32]], batch: int) -> NDArray[np.i
     return np.concatenate(sent)
 
 
-def best_swaps(idle: NDArray[np.float32], batch: int) -> NDArray[np.int64]:
+def best_swaps(
+    idle: NDArray[np.float32], batch: int, tokens: NDArray[np.int64] | None = None, room: int = 0
+) -> NDArray[np.int64]:
     """Make the best swap between two batches as long as one saves LEAST_SAVED, or what rounding cannot make up.
+
+    As long as one takes tokens away that a batch has beyond its room, the swap that takes most; none brings new ones.
 
     If prompt i stands in the place of j, its batch leaves Σ_e rest_j[e] · idle_i[e] experts idle, where rest_j is the
     product over the others of that batch. So one matrix product tells what every swap is worth.
 
     Args:
         idle: float32[n, layers · experts], chances of not being used, above 0; batches are runs of `batch` rows.
+        tokens, room: int64[n] and a batch's limit, as of `exchanged`.
 
     Returns:
         int64[n]: which of the rows stands k-th.
@@ -89,11 +109,17 @@ def best_swaps(idle: NDArray[np.float32], batch: int) -> NDArray[np.int64]:
     least = max(LEAST_SAVED, ROUNDING * idle.shape[1])
     rest = np.concatenate([_products_of_others(idle[of == one]) for one in range(of[-1] + 1)])
     left = rest @ idle.T  # [place, prompt]: experts that the batch of the place leaves idle with the prompt there
+    if tokens is not None and np.sort(tokens)[-batch:].sum() <= room:
+        tokens = None  # whatever shares a batch has room
     while True:
         own = left.diagonal()
-        saved = np.where(of[:, None] == of, 0, left + left.T - own[:, None] - own)
+        saved, fewer = np.where(of[:, None] == of, 0, left + left.T - own[:, None] - own), 0
+        if tokens is not None:
+            beyond = _beyond(tokens[row], of, room)
+            fewer = int(beyond.max())
+            saved[beyond < fewer] = -np.inf
         here, there = divmod(int(saved.argmax()), len(row))
-        if saved[here, there] < least:
+        if saved[here, there] < least and not fewer:
             return row
         pair = [here, there]
         row[pair], idle[pair] = row[pair[::-1]], idle[pair[::-1]]
@@ -108,3 +134,15 @@ def _products_of_others(idle: NDArray[np.float32]) -> NDArray[np.float32]:
     """[n, e] → [n, e]: of each row the product of all the others."""
     products: NDArray[np.float32] = idle.prod(axis=0) / idle
     return products
+
+
+def _beyond(tokens: NDArray[np.int64], of: NDArray[np.int64], room: int) -> NDArray[np.int64]:
+    """int64[n, n]: by how many tokens the swap of two places lessens what their batches have beyond their room.
+
+    Args:
+        tokens, of: int64[n], of the prompt in each place, and its batch.
+    """
+    read = np.bincount(of, tokens).astype(np.int64)[of]  # by the batch of each place
+    after = np.maximum(read[:, None] - tokens[:, None] + tokens - room, 0)  # in the batch of the first place
+    now = np.maximum(read - room, 0)
+    return np.where(of[:, None] == of, 0, now[:, None] + now - after - after.T)

@@ -15,8 +15,6 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-BATCHED_TOKENS = 2048  # a step's room: vLLM's own for an engine that is driven step by step
-
 
 @dataclass(frozen=True)
 class Stay:

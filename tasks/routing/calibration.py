@@ -18,10 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.tasks.engines import Engine, Failure, Output, Request
-from orderproof.tasks.jobs import Job
+from orderproof.tasks.jobs import BATCHED_TOKENS, Job
 from orderproof.tasks.prompts import TokenizedPrompts
 from orderproof.tasks.routing import RoutingError
-from orderproof.tasks.routing.admission import BATCHED_TOKENS
 from orderproof.tasks.routing.experts import frequencies
 from orderproof.tasks.routing.replay import Load
 from orderproof.tasks.routing.routes import Routes

@@ -85,7 +85,7 @@ def choose(
     place = {prompt_id: i for i, prompt_id in enumerate(prompts.ids)}
     drawn = shuffle(len(routes), seed)
     halves = np.sort(drawn[: len(drawn) // 2]), np.sort(drawn[len(drawn) // 2 :])
-    served = replace(served, batch=setting.batch)
+    served = replace(served, batch=setting.batch, batched_tokens=setting.batched_tokens)
     captured = replace(prompts.take([place[prompt_id] for prompt_id in routes.ids]), served=served)
     counted = []
     for learned, held in (halves, halves[::-1]):

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 
 from orderproof.tasks.errors import OrderproofError
 from orderproof.tasks.evidence import Trial, samples_of
-from orderproof.tasks.jobs import Job
-from orderproof.tasks.routing.admission import BATCHED_TOKENS
+from orderproof.tasks.jobs import BATCHED_TOKENS, Job
 from orderproof.tasks.routing.capture import routes_path
 from orderproof.tasks.routing.routes import Routes
 from orderproof.tasks.routing.tally import Setting, tally_captured

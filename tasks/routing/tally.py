@@ -16,8 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from orderproof.tasks.jobs import Job
-from orderproof.tasks.routing.admission import BATCHED_TOKENS
+from orderproof.tasks.jobs import BATCHED_TOKENS, Job
 from orderproof.tasks.routing.replay import Load, replay
 from orderproof.tasks.routing.routes import Routes
 from orderproof.tasks.routing.source import CapturedRoutes, RouteSource
@@ -41,7 +40,7 @@ class Setting:
         ranks = int(args.get("tensor_parallel_size", 1)) * int(args.get("data_parallel_size", 1))
         return cls(
             job.engine.max_num_seqs,
-            int(args.get("max_num_batched_tokens") or BATCHED_TOKENS),
+            job.engine.max_num_batched_tokens,
             ranks if args.get("enable_expert_parallel") else 1,
             job.engine.replicas,
         )

@@ -43,8 +43,8 @@ def landmarks_among(rows: Float32) -> Landmarks:
     from scipy.linalg import eigh
     from sklearn.metrics.pairwise import euclidean_distances, rbf_kernel
 
-    chosen = rows[_spread(len(rows), LANDMARKS)]
-    some = chosen[_spread(len(chosen), WIDTH_ROWS)]
+    chosen = rows[spread(len(rows), LANDMARKS)]
+    some = chosen[spread(len(chosen), WIDTH_ROWS)]
     apart = euclidean_distances(some, squared=True)
     apart = apart[np.triu_indices(len(some), 1)]
     middle = float(np.median(apart)) if len(apart) else 0.0
@@ -55,6 +55,6 @@ def landmarks_among(rows: Float32) -> Landmarks:
     return Landmarks(chosen, gamma, np.asarray(directions / np.sqrt(np.maximum(squares, LEAST_SQUARE)), np.float32))
 
 
-def _spread(number: int, most: int) -> NDArray[np.int64]:
-    """At most so many places of a row of `number`, evenly apart."""
+def spread(number: int, most: int) -> NDArray[np.int64]:
+    """int64[min(number, most)]: places among `number`, evenly apart, ascending."""
     return np.linspace(0, number - 1, min(number, most)).round().astype(np.int64)

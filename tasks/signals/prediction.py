@@ -27,12 +27,13 @@ from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.models import fingerprint
 from orderproof.tasks.routing.routes import Routes, frequency_matrix
 from orderproof.tasks.signals import Places, Prompts, SignalError
-from orderproof.tasks.signals.landmarks import Landmarks, landmarks_among
+from orderproof.tasks.signals.landmarks import Landmarks, landmarks_among, spread
 from orderproof.tasks.signals.served import Served
 from orderproof.tasks.signals.threads import one_thread
 
 FORMAT = "orderproof/predictor/2"
 LEXICAL_DIRECTIONS = 64
+LEXICAL_ROWS = 2048  # that tell these directions: a decomposition costs the cube of its rows
 ALPHAS = tuple(10.0 ** (k / 2) for k in range(-6, 9))  # of the ridge's penalty, 0.001 to 10,000
 LEAST_PROMPTS = 32  # fewer cannot tell a penalty
 
@@ -147,9 +148,10 @@ def _rows(name: Any, prompts: Prompts, places: Places, served: Served) -> Any:
 
 
 def _directions(triples: Any) -> NDArray[np.float32]:
-    """float32[buckets, k]: the leading right singular vectors of the lexical rows, by an exact decomposition."""
+    """float32[buckets, k]: leading right singular vectors of evenly spread lexical rows, by an exact decomposition."""
     from scipy.linalg import eigh
 
+    triples = triples[spread(triples.shape[0], LEXICAL_ROWS)]
     products = (triples @ triples.T).toarray().astype(np.float64)
     k = min(LEXICAL_DIRECTIONS, products.shape[0])
     squares, left = eigh(products, subset_by_index=(products.shape[0] - k, products.shape[0] - 1))

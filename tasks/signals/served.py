@@ -24,12 +24,19 @@ class Served:
     routes: Path | None = None  # file of captured routes; the predictor fitted on them lies beside it
     batch: int | None = None  # sequences that run at once: each sample of a prompt is one
     samples: int = 1  # of a prompt that does not say itself how many
+    batched_tokens: int | None = None  # that a step computes at most
 
     @classmethod
     def by(cls, job: Job) -> Served:
         """The model that a job names."""
-        samples = job.sampling.get("n") or 1
-        return cls(job.model_path, job.tokenizer_path, job.data_dir / ROUTES_FILE, job.engine.max_num_seqs, samples)
+        return cls(
+            job.model_path,
+            job.tokenizer_path,
+            job.data_dir / ROUTES_FILE,
+            job.engine.max_num_seqs,
+            job.sampling.get("n") or 1,
+            job.engine.max_num_batched_tokens,
+        )
 
 
 UNKNOWN = Served()
