@@ -1,15 +1,16 @@
 """The benchmark, `make bench`: ways to order beside the published recipe and the greedy oracle, in one run.
 
 In: the demo's mixture of experts. Out: for `six-domains` and for a harder mix (one language, overlapping topics,
-lengths like a chat's): experts saved, predicted gain and measured gain of every order; and what ordering costs at
-growing numbers of prompts. A table on standard output, and under --folder a picture, the figures as JSON, and the
-projects, whose captured routes serve the next run.
+lengths like a chat's): experts saved, predicted gain and measured gain of every order; for many prompts of the harder
+mix, what a prediction that learned from some of them saves of others' experts; and what ordering costs at growing
+numbers of prompts. A table on standard output, and under --folder a picture, the figures as JSON, and the projects,
+whose captured routes serve the next run.
 
 The published recipe is a sentence embedding, 16 clusters, and the prompts sorted by cluster; recipe.py says with which
 embeddings, as its own is not to be had without a hub. The oracle adds the prompt that brings the fewest new experts, by
 the routes that were really taken: a yardstick. `observed` knows these routes too: it is for the same prompts again.
 
-    python infra/bench/bench.py                                    # about an hour on 2 cores
+    python infra/bench/bench.py                                    # 80 minutes on 2 cores, 15 less if routes are there
     python infra/bench/bench.py --blocks 0 --prompts               # by replay alone, once routes are captured
 """
 
@@ -28,6 +29,7 @@ MIXES = {
     "six-domains": ["make_prompts.py", "six-domains"],
     "chat": ["make_chat.py", "768"],
 }
+LARGE = "chat-large"
 ORDERS = {
     "label": "true labels",
     "recipe": "published recipe, English",
@@ -52,7 +54,7 @@ def main() -> None:
     folder = options.folder.resolve()
     found = {}
     for mix in options.mixes:
-        params = prepare(folder / mix, mix, options.model.resolve())
+        params = prepare(folder / mix, mix, MIXES[mix], options.model.resolve())
         figures = folder / mix / "orders.json"
         asked = ["--blocks", str(options.blocks)] if options.blocks else ["--predict-only"]
         _run("orders.py", mix, "--params", params, "--json", figures, "--orders", *ORDERS, *asked)
@@ -61,22 +63,34 @@ def main() -> None:
     (folder / "bench.json").write_text(json.dumps(found, indent=1) + "\n")
     draw(found, folder / "bench.png")
     print(f"picture: {folder / 'bench.png'}")
+    if options.captured:
+        maker = ["make_chat.py", str(options.captured)]
+        params = prepare(folder / LARGE, LARGE, maker, options.model.resolve(), options.captured)
+        print(flush=True)
+        _run("learning.py", LARGE, "--params", params)
     if options.prompts:
-        print()
+        print(flush=True)
         _run("order_scale.py", options.model, "--prompts", *options.prompts, "--json", folder / "scale.json")
 
 
-def prepare(root: Path, mix: str, model: Path) -> Path:
-    """A project of one job with its prompts and captured routes; what is there is kept. Returns its params.yaml."""
+def prepare(root: Path, mix: str, maker: list[str], model: Path, captured: int | None = None) -> Path:
+    """A project of one job with its prompts and captured routes; what is there is kept. Returns its params.yaml.
+
+    Args:
+        maker: script of infra/demo that makes the prompts, and its words.
+        captured: prompts; None: as many as `capture` takes.
+    """
     prompts, params = root / "data" / mix / "prompts.jsonl", root / "params.yaml"
     prompts.parent.mkdir(parents=True, exist_ok=True)
     if not prompts.exists():
-        maker, *words = MIXES[mix]
-        subprocess.run([sys.executable, DEMO / maker, *words, "-o", prompts], check=True)
+        script, *words = maker
+        subprocess.run([sys.executable, DEMO / script, *words, "-o", prompts], check=True)
     job = {"prompts": f"data/{mix}/prompts.jsonl", "model": str(model), "engine": ENGINE, "sampling": SAMPLING}
     params.write_text(json.dumps({"defaults": {}, "jobs": {mix: job}}))  # JSON is YAML
     if not (prompts.parent / "step_costs.json").exists():
-        subprocess.run([sys.executable, "-m", "orderproof.flows.cli", "capture", mix, "--params", params], check=True)
+        sample = [] if captured is None else ["--prompts", str(captured)]
+        command = [sys.executable, "-m", "orderproof.flows.cli", "capture", mix, "--params", params, *sample]
+        subprocess.run(command, check=True)
     return params
 
 
@@ -134,6 +148,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, default=Path("data/models/demo-moe"))
     parser.add_argument("--mixes", nargs="+", choices=list(MIXES), default=list(MIXES))
     parser.add_argument("--blocks", type=int, default=5, help="of the measured comparison; 0: by replay alone")
+    parser.add_argument(
+        "--captured", type=int, default=13_056, help="of many prompts of the harder mix; 0: leave it out"
+    )
     parser.add_argument(
         "--prompts",
         type=int,

@@ -5,8 +5,8 @@ prompts that the prediction learned from, with its R² and, by replay on capture
 orders by it save of a shuffle's experts and of what the greedy oracle saves; means and standard deviations over random
 draws of those put aside. Nothing is timed on an engine.
 
-    python infra/demo/make_chat.py 6144 -o data/chat-large/prompts.jsonl     # and a job of it in params.yaml
-    python infra/bench/learning.py chat-large --learned 384 1536 5376 --held 768
+    python infra/demo/make_chat.py 13056 -o data/chat-large/prompts.jsonl    # and a job of it in params.yaml
+    python infra/bench/learning.py chat-large
 """
 
 from __future__ import annotations
@@ -32,12 +32,6 @@ from orderproof.tasks.routing.tally import Setting
 from orderproof.tasks.signals.prediction import predictor_of
 from orderproof.tasks.signals.served import Served
 
-CLUSTERS = 64
-PREDICTED = (
-    OrderSpec(signal="predicted", clusters=CLUSTERS),
-    OrderSpec(method="exchange", signal="predicted", clusters=CLUSTERS),
-)
-
 
 def main() -> None:
     options = _arguments()
@@ -51,7 +45,7 @@ def main() -> None:
         place = {prompt_id: i for i, prompt_id in enumerate(view.ids)}
         captured = view.take([place[prompt_id] for prompt_id in routes.ids])
         draws = [list(_draw(captured, routes, setting, options, k)) for k in range(options.draws)]
-    print(f"{job.name}: {options.held} prompts put aside, {options.draws} draws of them")
+    print(f"{job.name}: {options.held} prompts put aside, {options.draws} draws of them; {options.clusters} clusters")
     print(
         f"{'learned from':<16}{'R²':>8}{'saved by clusters':>22}{'of oracle':>12}{'by exchange':>18}{'of oracle':>12}"
     )
@@ -66,6 +60,10 @@ def _draw(
     captured: PromptView, routes: Routes, setting: Setting, options: argparse.Namespace, seed: int
 ) -> Iterator[tuple[str, list[float]]]:
     """The rows of one draw: name, and R², then experts saved and their share of the oracle's, by each order."""
+    predicted = [
+        OrderSpec.model_validate({"method": method, "signal": "predicted", "clusters": options.clusters})
+        for method in ("cluster", "exchange")
+    ]
     drawn = shuffle(len(routes), seed)
     held, others = np.sort(drawn[: options.held]), drawn[options.held :]
 
@@ -79,7 +77,7 @@ def _draw(
     for number in options.learned:
         with learned_from(routes, np.sort(others[:number]), captured, captured.served) as known:
             r2 = predictor_of(known, "predicted").record.decode.r2
-            by_order = saved(PREDICTED, known)[:-1]
+            by_order = saved(predicted, known)[:-1]
         yield f"{number} prompts", [r2, *(value for one in by_order for value in (one, one / most))]
     yield "the oracle", [np.nan, most, 1.0]
 
@@ -92,8 +90,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job")
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
-    parser.add_argument("--learned", type=int, nargs="+", default=[384, 768, 1536, 3072, 5376], help="prompts")
-    parser.add_argument("--held", type=int, default=768, help="prompts that are put aside and ordered")
+    parser.add_argument("--learned", type=int, nargs="+", default=[384, 1536, 4096, 9984], help="prompts")
+    parser.add_argument("--held", type=int, default=3072, help="prompts that are put aside and ordered")
+    parser.add_argument("--clusters", type=int, default=192, help="of those; the recipe has its 16")
     parser.add_argument("--draws", type=int, default=5)
     return parser.parse_args()
 

@@ -93,6 +93,69 @@ def test_surely_used_experts_make_nothing_but_numbers() -> None:
     assert exchanged([likely], batch=128).tolist() == list(range(300))
 
 
+# -- room for what is read ---------------------------------------------------------------------------------------------
+
+
+def too_much(tokens: np.ndarray, row: np.ndarray, batch: int, room: int) -> int:
+    """Tokens beyond the room of the batches."""
+    return sum(max(0, int(tokens[row[start : start + batch]].sum()) - room) for start in range(0, len(row), batch))
+
+
+def test_no_batch_is_filled_beyond_its_room_although_that_would_save_experts() -> None:
+    """Of two kinds one is long: by themselves four of them are more than a step reads."""
+    likely = np.zeros((16, 4), np.float32)
+    likely[:8, :2] = likely[8:, 2:] = 0.9
+    tokens = np.where(np.arange(16) < 8, 30, 10)
+    assert too_much(tokens, exchanged([likely], 4), 4, room=100) == 40
+    row = exchanged([likely], 4, tokens, room=100)
+    assert too_much(tokens, row, 4, room=100) == 0
+    long_ones = sorted(int((row[start : start + 4] < 8).sum()) for start in range(0, 16, 4))
+    assert long_ones == [0, 2, 3, 3], "three are all that fit, and no more batches are mixed than must be"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_room_costs_little_where_few_batches_lack_it(seed: int) -> None:
+    likely, tokens = some(256, seed=seed), np.random.default_rng(seed).integers(5, 60, 256)
+    free, row = exchanged([likely], 8), exchanged([likely], 8, tokens, room=330)
+    assert too_much(tokens, free, 8, room=330) > 0
+    assert too_much(tokens, row, 8, room=330) == 0
+    assert sorted(row.tolist()) == list(range(256))
+    saved = [read(likely, 8) - read(likely[order], 8) for order in (free, row)]
+    assert saved[1] > 0.9 * saved[0]
+
+
+def test_prompts_that_fit_nowhere_are_spread_and_come_to_an_end() -> None:
+    likely, tokens = some(64), np.full(64, 1000)
+    tokens[:32] = 1500
+    row = exchanged([likely], 8, tokens, room=2048)
+    assert sorted(row.tolist()) == list(range(64))
+    assert too_much(tokens, row, 8, room=2048) == too_much(tokens, np.arange(64), 8, room=2048)
+
+
+def test_with_room_for_all_the_order_is_the_one_without_a_limit() -> None:
+    likely = some(64)
+    assert np.array_equal(exchanged([likely], 8, np.full(64, 16), room=128), exchanged([likely], 8))
+
+
+def test_the_record_says_how_many_tokens_a_step_reads_where_they_decide(routed: Routed) -> None:
+    """A prompt that is sampled twice is read twice."""
+    spec = OrderSpec(method="exchange", signal="predicted", clusters=4)
+    counts = np.random.default_rng(0).integers(5, 40, len(routed.view)).astype(np.int64)
+    seen = replace(routed.view, token_counts=counts)
+    orders = {
+        (room, samples): make_order(
+            spec,
+            replace(seen, served=replace(routed.served, batch=4 * samples, batched_tokens=room, samples=samples)),
+            "md5",
+        )
+        for room, samples in ((100_000, 1), (115, 1), (230, 2))
+    }
+    assert [order.parameters["batched_tokens"] for order in orders.values()] == [100_000, 115, 230]
+    wide, narrow, twice = (order.permutation for order in orders.values())
+    assert too_much(counts, wide, 4, room=115) > too_much(counts, narrow, 4, room=115) == 0
+    assert np.array_equal(narrow, twice)
+
+
 def test_nothing_is_in_an_empty_row() -> None:
     assert exchanged([], batch=4).tolist() == []
 
