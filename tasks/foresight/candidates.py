@@ -14,7 +14,9 @@ from orderproof.tasks.orders import Order, PromptView, make_order
 from orderproof.tasks.signals import ROUTING_SIGNALS
 
 GROUPING = ("cluster", "greedy", "exchange")  # methods that compare prompts by a signal
+FINER = ("token", "predicted", "observed")  # signals that tell small clusters apart
 WINDOW_BATCHES = 8  # of the windowed order that is always looked at
+MOST_CLUSTERS = 256  # that are looked at unasked: making them takes time with their number
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ def candidates_of(job: Job, prompts: PromptView, dataset_md5: str) -> list[Candi
 def name_of(spec: OrderSpec) -> str:
     """As a plan calls it."""
     by = f" by {spec.signal}" if spec.method in GROUPING else ""
+    by += f", {spec.clusters} clusters" if by and spec.clusters != OrderSpec().clusters else ""
     return f"{spec.method}{by}" + (f", windows of {spec.window}" if spec.window else "")
 
 
@@ -70,4 +73,8 @@ def _specs(job: Job, prompts: PromptView) -> list[OrderSpec]:
     answers_come_again = job.sampling.get("temperature") == 0 or job.sampling.get("seed") is not None
     asked += [("exchange", "observed")] if answers_come_again else []
     specs += [shape.model_copy(update={"method": how, "signal": signal, "window": None}) for how, signal in asked]
+    batches = min(MOST_CLUSTERS, len(prompts) // job.engine.max_num_seqs)
+    if batches > shape.clusters:  # a cluster for each batch, too
+        finer = [spec for spec in specs if spec.method in ("cluster", "exchange") and spec.signal in FINER]
+        specs += [spec.model_copy(update={"clusters": batches}) for spec in finer]
     return list({name_of(spec): spec for spec in [*specs, own]}.values())

@@ -17,7 +17,7 @@ from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.outcome import TOY
 
 COLUMNS = ("order", "experts", "held out", "predicted gain", "to make", "over today")
-WIDTHS = ("28s", ">8s", ">9s", ">27s", ">9s", ">11s")
+WIDTHS = ("36s", ">8s", ">9s", ">27s", ">9s", ">11s")
 
 
 def lines(seen: Foresight) -> list[str]:

@@ -38,6 +38,23 @@ def test_ways_to_order_come_from_free_to_dear(tmp_path: Path, routed: Routed) ->
     ]
 
 
+def test_of_many_batches_a_cluster_for_each_is_looked_at_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = make_job(tmp_path)
+    many = [{"text": "a"}] * (20 * job.engine.max_num_seqs)
+    assert names(job, many)[-4:] == [
+        "cluster by token, 20 clusters",
+        "cluster by predicted, 20 clusters",
+        "exchange by predicted, 20 clusters",
+        "exchange by observed, 20 clusters",
+    ]
+    monkeypatch.setattr(candidates, "MOST_CLUSTERS", 18)
+    assert "cluster by token, 18 clusters" in names(job, many)
+    own = make_job(tmp_path, order={"method": "exchange", "signal": "predicted", "clusters": 64})
+    assert {spec.clusters for spec in candidates._specs(own, view_of(many)) if spec.method in candidates.GROUPING} == {
+        64
+    }
+
+
 def test_answers_that_are_drawn_are_not_remembered(tmp_path: Path, routed: Routed) -> None:
     drawn = make_job(tmp_path, sampling={"temperature": 0.5, "max_tokens": 8})
     assert not any("observed" in name for name in names(drawn, routed.prompts))
@@ -49,10 +66,10 @@ def test_where_labels_tell_nothing_there_is_no_label_order(tmp_path: Path, label
 
 
 def test_the_jobs_own_order_is_among_them_with_its_own_parameters(tmp_path: Path, routed: Routed) -> None:
-    own = {"method": "cluster", "signal": "token", "clusters": 5, "window": 16}
+    own = {"method": "cluster", "signal": "token", "clusters": 6, "window": 16}
     specs = candidates._specs(make_job(tmp_path, order=own), routed.view)
     assert specs[-1] == OrderSpec.model_validate(own)
-    assert {spec.clusters for spec in specs if spec.method == "cluster"} == {5}
+    assert {spec.clusters for spec in specs if spec.method == "cluster"} == {6}
     same = candidates._specs(make_job(tmp_path, order={**own, "window": None}), routed.view)
     assert len(same) == len(specs) - 1
 

@@ -93,7 +93,7 @@ def test_a_sample_speaks_for_the_whole_job_but_not_for_what_was_learned_from_it(
     assert part.forecast.captured == whole.forecast.captured == 160
     assert part.forecast.shuffled_s == pytest.approx(2 * whole.forecast.shuffled_s, rel=0.05)
     _, label, learned = part.forecast.predictions
-    assert (label.name, learned.name) == ("label", "cluster by predicted")
+    assert (label.name, learned.name) == ("label", "cluster by predicted, 2 clusters")
     assert upward(label) == pytest.approx(0, abs=1e-9)
     assert upward(learned) > 1e-4, "less is foretold of prompts that it did not learn from, and no less is possible"
     assert all(upward(one) == pytest.approx(0, abs=1e-9) for one in whole.forecast.predictions)
