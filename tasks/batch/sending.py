@@ -123,7 +123,9 @@ def _view(job: Job, source: PromptSource, record: OrderRecord, tokenizer: Tokeni
 
 
 def _in_tokens(record: OrderRecord) -> bool:
-    return record.method == "length" and record.parameters.get("unit") == "tokens"
+    if record.method == "length":
+        return record.parameters.get("unit") == "tokens"
+    return "batched_tokens" in record.parameters
 
 
 def _same_making(one: OrderRecord, other: OrderRecord) -> bool:

@@ -110,6 +110,29 @@ def test_routes_come_back_where_an_order_is_made_from_them_and_not_for_a_pinned_
     assert routes.exists()
 
 
+def test_new_prompts_are_exchanged_within_the_room_of_a_step_as_in_the_trial(tmp_path: Path) -> None:
+    spec = OrderSpec(method="exchange", signal="predicted", clusters=2)
+    job = make_routed_job(tmp_path, captured=64, order=spec.model_dump())
+    args = {**job.engine.args, "max_num_batched_tokens": 60}
+    job = job.model_copy(update={"engine": job.engine.model_copy(update={"args": args})})
+    tokenizer = Tokenizer(job)
+
+    def made(*, lengths: bool) -> Order:
+        with PromptSource(job.prompts_path) as source:
+            view = source.view(tokenizer, labels=False, lengths=lengths, served=Served.by(job))
+            return make_order(spec, view, source.md5)
+
+    with PromptSource(job.prompts_path) as source:
+        promotion._write(job, made(lengths=True), [*source.ids()], promoted=True, trial="T", mlflow_run=None)
+    with job.prompts_path.open("a") as file:
+        file.writelines(f'{{"id": "new {k}", "text": "{word * 40}"}}\n' for k, word in enumerate("aeiobdfg"))
+    with PromptSource(job.prompts_path) as source:
+        order, _ = order_of(job, source, lambda: tokenizer)
+    assert order == made(lengths=True) != made(lengths=False)
+    assert order.parameters["batched_tokens"] == 60
+    assert order_of_stream(job)[0].in_tokens
+
+
 @pytest.mark.parametrize("method", [method for method in METHODS if method not in ("cluster", "greedy", "exchange")])
 @pytest.mark.parametrize("window", [None, 8])
 def test_a_record_tells_enough_to_ask_for_the_same_order_again(method: str, window: int | None) -> None:
