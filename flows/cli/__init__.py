@@ -63,18 +63,16 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe went away: nothing to say, and nobody to say it to
         raise SystemExit(1) from None
-    except OSError as error:  # a file of the user's; without a name it is no fault that he can find
-        if interrupts or error.filename is None:
-            raise
-        said = f"{error.filename}: {error.strerror}. Mend its folder or its rights"
-        _fail(f"{said}, and run the same command again; what was finished is kept", 1)
     except SystemExit as ended:
         if ended.code == INTERRUPTED:  # typer says nothing of it
             _fail(KEPT, INTERRUPTED)
         raise
-    except Exception:
+    except Exception as error:
         if interrupts:  # a library that was just imported made another error of it
             _fail(KEPT, INTERRUPTED)
+        if isinstance(error, OSError) and error.filename is not None:
+            said = f"{error.filename}: {error.strerror}. Mend its folder or its rights"
+            _fail(f"{said}, and run the same command again; what was finished is kept", 1)
         raise
 
 

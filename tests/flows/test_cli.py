@@ -557,7 +557,9 @@ def test_a_prefect_server_that_is_not_there_is_one_message_before_anything_begin
     assert [path.name for path in job.data_dir.iterdir()] == ["prompts.jsonl"]
 
 
-@pytest.mark.parametrize("becomes", [KeyboardInterrupt, ImportError, SystemExit(130)])
+@pytest.mark.parametrize(
+    "becomes", [KeyboardInterrupt, ImportError, FileNotFoundError(2, "gone", "a file"), SystemExit(130)]
+)
 def test_an_interrupt_is_one_message_whatever_a_library_makes_of_it(
     becomes: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -115,21 +115,27 @@ def test_no_batch_is_filled_beyond_its_room_although_that_would_save_experts() -
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_room_costs_little_where_few_batches_lack_it(seed: int) -> None:
-    likely, tokens = some(256, seed=seed), np.random.default_rng(seed).integers(5, 60, 256)
-    free, row = exchanged([likely], 8), exchanged([likely], 8, tokens, room=330)
-    assert too_much(tokens, free, 8, room=330) > 0
-    assert too_much(tokens, row, 8, room=330) == 0
+    likely, tokens = some(256, seed=seed), np.random.default_rng(seed).lognormal(4, 0.7, 256).astype(np.int64)
+    room = int(1.3 * 8 * tokens.mean())
+    free, row = exchanged([likely], 8), exchanged([likely], 8, tokens, room)
+    assert too_much(tokens, free, 8, room) > 0
+    assert too_much(tokens, row, 8, room) == 0
     assert sorted(row.tolist()) == list(range(256))
     saved = [read(likely, 8) - read(likely[order], 8) for order in (free, row)]
     assert saved[1] > 0.9 * saved[0]
 
 
-def test_prompts_that_fit_nowhere_are_spread_and_come_to_an_end() -> None:
-    likely, tokens = some(64), np.full(64, 1000)
-    tokens[:32] = 1500
-    row = exchanged([likely], 8, tokens, room=2048)
-    assert sorted(row.tolist()) == list(range(64))
-    assert too_much(tokens, row, 8, room=2048) == too_much(tokens, np.arange(64), 8, room=2048)
+def test_where_no_order_has_room_for_every_batch_it_is_no_limit() -> None:
+    likely, tokens = some(64), np.random.default_rng(0).integers(100, 400, 64)
+    assert np.array_equal(exchanged([likely], 8, tokens, room=2048), exchanged([likely], 8))
+
+
+def test_a_stretch_of_long_prompts_comes_to_an_end_without_more_tokens_beyond_the_room() -> None:
+    likely, tokens = some(128), np.full(128, 5)
+    tokens[:40] = 1000
+    row = exchanged([likely], 8, tokens, room=3000 * 8 // 5)
+    assert sorted(row.tolist()) == list(range(128))
+    assert too_much(tokens, row, 8, room=4800) < too_much(tokens, np.arange(128), 8, room=4800)
 
 
 def test_with_room_for_all_the_order_is_the_one_without_a_limit() -> None:
