@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from orderproof.tasks.evidence import Trial
+from orderproof.tasks.gains import with_interval
 from orderproof.tasks.promotion import Promotion
 from orderproof.tasks.verdict import Verdict
 
@@ -68,10 +69,7 @@ class Outcome:
         v = self.verdict
         said = f"{'placebo ' if self.placebo else ''}{self.job}: {v.verdict}"
         if v.gain is not None:
-            said += f", gain {v.gain:+z.1%}"
-            if v.gain_low is not None and v.gain_high is not None:
-                said += f" ({v.gain_low:+z.1%} to {v.gain_high:+z.1%})"
-            said += f" in {v.blocks} blocks"
+            said += f", gain {with_interval(v.gain, v.gain_low, v.gain_high)} in {v.blocks} blocks"
         return said + (f" [{TOY}]" if self.toy and v.gain is not None else "")
 
 

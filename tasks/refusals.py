@@ -9,6 +9,7 @@ import numpy as np
 
 from orderproof.tasks.expectations.prompt_suite import asked_samples, asked_tokens, model_tokens
 from orderproof.tasks.foresight.foretold import Foretold
+from orderproof.tasks.gains import with_interval
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.models import ModelFacts, MoeFacts
 from orderproof.tasks.orders import Order
@@ -79,7 +80,7 @@ def foretold_refusal(foretold: Foretold | None, rule: Rule, detectable: float | 
     """
     if foretold is None or foretold.captured_share < 1:
         return None
-    said = f"the candidate is predicted to gain {foretold.gain:+z.1%} ({foretold.low:+z.1%} to {foretold.high:+z.1%})"
+    said = f"the candidate is predicted to gain {with_interval(foretold.gain, foretold.low, foretold.high)}"
     if foretold.high < rule.worthwhile:
         return f"{said}, surely below the {100 * rule.worthwhile:g}% that is worth while (`orderproof plan` says how)"
     if detectable is not None and foretold.gain < detectable:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from orderproof.tasks.gains import with_interval
 from orderproof.tasks.lossy import routing_named
 from orderproof.tasks.outcome import TOY
 
@@ -121,6 +122,4 @@ def _runs_in(one: dict[str, Any]) -> str:
 def _gain(figures: dict[str, Any]) -> str:
     if figures["gain"] is None:
         return ""
-    low, high = figures["gain_low"], figures["gain_high"]
-    bounds = "" if low is None or high is None else f" ({low:+z.1%} to {high:+z.1%})"
-    return f"{figures['gain']:+z.1%}{bounds}"
+    return with_interval(figures["gain"], figures["gain_low"], figures["gain_high"])

@@ -21,6 +21,7 @@ from orderproof.tasks import trial as trials
 from orderproof.tasks.engines.replicas import engine_of
 from orderproof.tasks.evidence import CANDIDATE, CONTROL, Block, History
 from orderproof.tasks.files import md5_of
+from orderproof.tasks.gains import with_interval
 from orderproof.tasks.jobs import Job, OrderSpec
 from orderproof.tasks.models import read_model
 from orderproof.tasks.orders import Order, make_order, view_of
@@ -120,7 +121,7 @@ def table(arms: Sequence[Arm]) -> str:
     width = max(len(arm.name) for arm in arms) + 2
     lines = [f"{'':{width}}{'req/s':>8}{'tok/s':>8}{'step ms':>9}{'running':>9}   gain"]
     for arm in arms:
-        gain = "" if arm.gain is None else f"   {arm.gain:+z.1%} ({arm.low:+z.1%} to {arm.high:+z.1%})"
+        gain = "" if arm.gain is None else f"   {with_interval(arm.gain, arm.low, arm.high)}"
         lines.append(
             f"{arm.name:{width}}{arm.throughput_req_s:8.2f}{arm.throughput_tok_s:8.0f}{arm.time_per_batch_ms:9.2f}"
             f"{arm.running:9.1f}{gain}" + (f"   slowest/mean {arm.imbalance:.3f}" if arm.imbalance else "")

@@ -23,6 +23,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from orderproof.tasks.gains import signed, with_interval
+
 HERE = Path(__file__).resolve().parent
 DEMO = HERE.parent / "demo"
 MIXES = {
@@ -102,12 +104,12 @@ def table(mix: str, figures: dict[str, Any]) -> str:
         foretold, measured = figures[name]["foretold"], figures[name]["measured"]
         saved = foretold["experts_saved"]
         seen = _interval(measured) if measured and measured["gain"] is not None else ""
-        rows.append(f"| {title} | {-saved:+z.1%} | {saved / most:.0%} | {_interval(foretold)} | {seen} |")
+        rows.append(f"| {title} | {signed(-saved)} | {saved / most:.0%} | {_interval(foretold)} | {seen} |")
     return "\n".join(rows)
 
 
 def _interval(one: dict[str, Any]) -> str:
-    return f"{one['gain']:+z.1%} ({one['low']:+z.1%} to {one['high']:+z.1%})"
+    return with_interval(one["gain"], one["low"], one["high"])
 
 
 def draw(found: dict[str, dict[str, Any]], path: Path) -> None:

@@ -30,6 +30,7 @@ from orderproof.tasks.foresight.candidates import GROUPING
 from orderproof.tasks.foresight.constants import read_costs
 from orderproof.tasks.foresight.planning import loads_of
 from orderproof.tasks.foresight.prediction import Prediction, predict
+from orderproof.tasks.gains import signed, with_interval
 from orderproof.tasks.jobs import Job, OrderSpec, SignalName
 from orderproof.tasks.models import read_model
 from orderproof.tasks.orders import Order
@@ -136,9 +137,9 @@ def _tell(foretold: dict[str, Prediction], measured: dict[str, arms.Arm]) -> Non
     print(f"\n{'order':12}{'experts':>9}   {'predicted gain':28}{'measured gain':28}")
     for name, one in foretold.items():
         arm = measured.get(name)
-        seen = f"{arm.gain:+z.1%} ({arm.low:+z.1%} to {arm.high:+z.1%})" if arm and arm.gain is not None else ""
-        said = f"{one.gain:+z.1%} ({one.low:+z.1%} to {one.high:+z.1%})"
-        print(f"{name:12}{-one.experts_saved:+z9.1%}   {said:28}{seen:28}")
+        seen = with_interval(arm.gain, arm.low, arm.high) if arm and arm.gain is not None else ""
+        said = with_interval(one.gain, one.low, one.high)
+        print(f"{name:12}{signed(-one.experts_saved):>9}   {said:28}{seen:28}")
 
 
 def _arguments() -> argparse.Namespace:

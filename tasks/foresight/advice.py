@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from orderproof.tasks.foresight.prediction import Prediction, over
+from orderproof.tasks.gains import signed, with_interval
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.verdict import Rule
 
@@ -61,9 +62,9 @@ def advise(
         return Advice("don't", f"{said}, but today's order ({today.name}) has {interval(today)} already", best.name)
     if detectable is not None and more < detectable:
         seen = f"the smallest gain that a trial detects here is {detectable:.1%}"
-        return Advice("don't", f"{said} and {more:+z.1%} over today's order ({today.name}), and {seen}", best.name)
+        return Advice("don't", f"{said} and {signed(more)} over today's order ({today.name}), and {seen}", best.name)
     if best.gain < rule.worthwhile:
-        said += f", and {more:+z.1%} over today's order ({today.name}), which loses"
+        said += f", and {signed(more)} over today's order ({today.name}), which loses"
     return Advice("measure", said, best.name)
 
 
@@ -88,4 +89,4 @@ def _remembering(forecast: Forecast) -> set[str]:
 
 
 def interval(one: Prediction) -> str:
-    return f"{one.gain:+z.1%} ({one.low:+z.1%} to {one.high:+z.1%})"
+    return with_interval(one.gain, one.low, one.high)

@@ -13,6 +13,7 @@ from orderproof.tasks.foresight.advice import interval
 from orderproof.tasks.foresight.economics import SECONDS_PER_HOUR, break_even_prompts
 from orderproof.tasks.foresight.planning import Forecast, Foresight
 from orderproof.tasks.foresight.prediction import over
+from orderproof.tasks.gains import signed
 from orderproof.tasks.jobs import OrderSpec
 from orderproof.tasks.outcome import TOY
 
@@ -95,15 +96,15 @@ def order_rows(forecast: Forecast) -> Iterator[tuple[str, ...]]:
     held_out = {choice.spec: choice.saved for choice in forecast.choices.ranked} if forecast.choices else {}
     today = forecast.today
     for one, foretold in zip(forecast.candidates, forecast.predictions, strict=True):
-        held = f"{-held_out[one.spec]:+z.1%}" if one.spec in held_out else ""
-        gained = f"{over(foretold, today)[0]:+z.1%}"
-        yield one.name, f"{-foretold.experts_saved:+z.1%}", held, interval(foretold), f"{one.seconds:.1f} s", gained
-    yield "today", f"{-today.experts_saved:+z.1%}", "", interval(today), "", ""
+        held = signed(-held_out[one.spec]) if one.spec in held_out else ""
+        gained = signed(over(foretold, today)[0])
+        yield one.name, signed(-foretold.experts_saved), held, interval(foretold), f"{one.seconds:.1f} s", gained
+    yield "today", signed(-today.experts_saved), "", interval(today), "", ""
     if forecast.choices:
         yield (
             "greedy by the real routes",
             "",
-            f"{-forecast.choices.headroom:+z.1%}",
+            signed(-forecast.choices.headroom),
             "a yardstick: with hindsight",
             "",
             "",

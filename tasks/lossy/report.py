@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from orderproof.tasks.evidence import OrderRecord
 from orderproof.tasks.files import write_atomically
+from orderproof.tasks.gains import signed
 from orderproof.tasks.jobs import Job
 from orderproof.tasks.lossy import LossyError, routing_named
 from orderproof.tasks.outputs import TOLERANCE, OutputChange, ScoreChange
@@ -144,8 +145,9 @@ def lines(report: LossyReport) -> list[str]:
         changed, floor = arm.outputs.d_ab, arm.outputs.d_aa
         order = f" ({report.order.method} order)" if arm.arm != LOSSY else ""
         told.append(
-            f"  {arm.arm + order:32s} {arm.gain:+z6.1%} ({arm.gain_low:+z.1%} to {arm.gain_high:+z.1%}); outputs "
-            f"changed: {changed or 0:.1%}, by reshuffling alone {floor or 0:.1%}; {scores_said(arm.outputs.scores)}"
+            f"  {arm.arm + order:32s} {signed(arm.gain):>6} ({signed(arm.gain_low)} to {signed(arm.gain_high)}); "
+            f"outputs changed: {changed or 0:.1%}, by reshuffling alone {floor or 0:.1%}; "
+            f"{scores_said(arm.outputs.scores)}"
         )
     return [*told, *_how_to_accept(report)]
 

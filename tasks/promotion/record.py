@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 from orderproof.tasks.evidence import Manifest, OrderRecord, Trial, canonical_json
+from orderproof.tasks.gains import with_interval
 from orderproof.tasks.verdict import Verdict
 
 SCHEMA: Final = "orderproof/promotion/1"
@@ -80,9 +81,7 @@ class Promotion(_Frozen):
             return line
         line += f"; {v.verdict}"
         if v.gain is not None:
-            line += f", gain {v.gain:+z.1%}"
-        if v.gain_low is not None and v.gain_high is not None:
-            line += f" ({v.gain_low:+z.1%} to {v.gain_high:+z.1%})"
+            line += f", gain {with_interval(v.gain, v.gain_low, v.gain_high)}"
         return line + (f" in {v.blocks} blocks" if v.blocks else "")
 
 
