@@ -150,12 +150,9 @@ class OrderSpec(_Strict):
 
 
 class ValiditySpec(_Strict):
-    """Limits that a pass must keep, all blind to its throughput."""
+    """How passes with failed requests are repeated, and the size of the memory probe that is recorded as context."""
 
     probe_mib: Annotated[int, Field(ge=16)] = 256  # memory streamed by the probe before and after each pass
-    # A probe slower than the first ones by more: invalid. Quiet shared hosts vary by 0.3; half speed must show.
-    probe_slowdown: Annotated[float, Field(gt=0)] = 0.5
-    steal: Annotated[float, Field(gt=0, le=1)] = 0.05  # share of CPU time taken by the host during a pass
     repeats: Annotated[int, Field(ge=0, le=5)] = 2  # times that a block may be repeated
 
 

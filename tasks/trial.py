@@ -1,7 +1,8 @@
 """Blocks of paired passes → records.
 
 In: a `Plan` and a started `Engine`. Out: a `Trial` whose folder grows by one block at a time. Decides nothing: the coin
-and the seeds come from the plan, validity looks at the machine and never at a rate, and the verdict is judgement.py's.
+and the seeds come from the plan, a block is repeated for failed requests and throttling alone, and the verdict is
+judgement.py's.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def _run_pass(
     generated = sum(output.output_tokens for output in done if output)
     timed = _pass_record(trial, place, pass_id, arm, order, started, figures, tokens, generated, (before, after))
     cut = _cut_short(done, asked)
-    reasons = _why_invalid(trial, timed, cut)
+    reasons = _why_invalid(timed, cut)
     return timed.model_copy(update={"cut_short": cut, "invalid": reasons}), tokens
 
 
@@ -242,17 +243,14 @@ def _series(values: np.ndarray) -> tuple[float, ...]:
     return tuple(round(float(np.median(run)), 3) for run in runs)
 
 
-def _why_invalid(trial: Trial, timed: Pass, cut_short: int) -> tuple[str, ...]:
-    """Reasons to discard a pass. None of them looks at its rate."""
-    limits = trial.manifest.validity
-    slowest = limits["probe_baseline_s"] * (1 + limits["probe_slowdown"])
+def _why_invalid(timed: Pass, cut_short: int) -> tuple[str, ...]:
+    """Reasons to discard a pass: failed requests and throttling. Probe, steal and load are context on record.
+
+    A shared machine is noisy all the time, in both arms alike; the interval of the gain shows that noise.
+    """
     checks = {
         f"{timed.failed} requests failed": timed.failed > 0,
         f"{cut_short} requests were cut short of the tokens asked by the model's length": cut_short > 0,
-        f"the host took {timed.steal:.1%} of the processors' time": timed.steal > limits["steal"],
         "the accelerator throttled": any(timed.accelerator.get(key) for key in ("throttled", "after_throttled")),
     }
-    for when, probe_s in (("before", timed.probe_before_s), ("after", timed.probe_after_s)):
-        slower = probe_s / limits["probe_baseline_s"]
-        checks[f"memory was {slower:.2f} times slower {when} the pass than at the start"] = probe_s > slowest
     return tuple(reason for reason, holds in checks.items() if holds)

@@ -23,7 +23,6 @@ from tests.e2e.scheduling import Server
 
 BLOCKS = 5
 # Whether a busy machine spoils a pass is not what these tests ask, and it must not decide them.
-ANY_MACHINE = {"probe_slowdown": 1000.0, "steal": 1.0}
 PARAMS = {
     "defaults": {
         "engine": {
@@ -37,7 +36,7 @@ PARAMS = {
             "env": {"VLLM_CPU_KVCACHE_SPACE": "1"},
         },
         "sampling": {"temperature": 0, "max_tokens": 16, "ignore_eos": True},
-        "measure": {"looks": [BLOCKS], "validity": ANY_MACHINE, "scorer": "contains"},
+        "measure": {"looks": [BLOCKS], "scorer": "contains"},
     },
     "jobs": {
         "six-domains": {"prompts": "data/prompts.jsonl", "model": "data/models/moe", "order": {"method": "label"}},

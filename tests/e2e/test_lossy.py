@@ -13,7 +13,6 @@ import pytest
 from orderproof.tasks.batch.delivery import OUTPUTS_FILE
 from orderproof.tasks.batch.provenance import read_provenance
 from orderproof.tasks.jobs import Job
-from tests.e2e.conftest import ANY_MACHINE
 from tests.e2e.test_generate import COMMAND, dvc, shell
 from tests.e2e.test_reproduce import clone, push, put_under_version_control
 from tests.tasks.lossy.test_acceptance import K0, edited, lossless_project
@@ -26,9 +25,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """A job in version control, with a promoted order and a trial that was measured."""
     for name in ("DVC_STAGE", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
-    made = edited(
-        lossless_project(tmp_path / "p"), measure={"scorer": "contains", "looks": [5], "validity": ANY_MACHINE}
-    )
+    made = edited(lossless_project(tmp_path / "p"), measure={"scorer": "contains", "looks": [5]})
     put_under_version_control(made)
     orderproof(made, "measure", "it")
     return made

@@ -31,7 +31,6 @@ from orderproof.tasks.params import load_job
 from orderproof.tasks.promotion import read_promotion
 from tests.conftest import ROOT
 from tests.e2e.batches import LABELS, generated_places, make_project, write_prompts
-from tests.e2e.conftest import ANY_MACHINE
 from tests.e2e.scheduling import (
     POOL,
     Deployments,
@@ -256,7 +255,7 @@ def make_published_project(root: Path, remotes: Path) -> None:
     job["engine"]["env"] |= {"STANDIN_STEP_MS": "1", "STANDIN_KIND_MS": "2"}
     job["order"], job["sampling"]["temperature"] = {"method": "label"}, 0
     params["jobs"], params["generate"], params["reporting"] = {CLONED: job}, {}, {CLONED: {"publish": "push"}}
-    params["defaults"]["measure"] |= {"looks": [5], "validity": ANY_MACHINE}
+    params["defaults"]["measure"] |= {"looks": [5]}
     (root / "params.yaml").write_text(json.dumps(params))
     under_git_and_dvc(root)
     (root / "infra").mkdir()

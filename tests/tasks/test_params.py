@@ -114,7 +114,7 @@ def test_defaults_lie_under_every_job_key_by_key_however_deep(tmp_path: Path) ->
     defaults = {
         "tokenizer": "shared",
         "engine": {"args": {"max_num_seqs": 16, "dtype": "bfloat16"}, "env": {"A": "1"}},
-        "measure": {"validity": {"steal": 0.1, "repeats": 1}, "seed": 7},
+        "measure": {"validity": {"probe_mib": 64, "repeats": 1}, "seed": 7},
     }
     own = {
         "prompts": "p",
@@ -131,7 +131,7 @@ def test_defaults_lie_under_every_job_key_by_key_however_deep(tmp_path: Path) ->
     a, b = read["a"], read["b"]
     assert a.engine.args == {"max_num_seqs": 16, "dtype": "float16"}
     assert a.engine.env == {"A": "1"}
-    assert (a.measure.validity.steal, a.measure.validity.repeats, a.measure.seed) == (0.1, 0, 7)
+    assert (a.measure.validity.probe_mib, a.measure.validity.repeats, a.measure.seed) == (64, 0, 7)
     assert (a.tokenizer, b.tokenizer) == ("shared", "mine")
     assert b.engine.args["dtype"] == "bfloat16"
     assert b.measure.validity.repeats == 1
@@ -174,7 +174,7 @@ def test_reporting_on_a_job_that_is_not_there_names_the_nearest(tmp_path: Path) 
         ({"promts": "p"}, "jobs.it.promts", "prompts"),
         ({"sampeling": {}}, "jobs.it.sampeling", "sampling"),
         ({"measure": {"marign": 0.01}}, "jobs.it.measure.marign", "margin"),
-        ({"measure": {"validity": {"stael": 0.1}}}, "jobs.it.measure.validity.stael", "steal"),
+        ({"measure": {"validity": {"repaets": 1}}}, "jobs.it.measure.validity.repaets", "repeats"),
         ({"order": {"methd": "label"}}, "jobs.it.order.methd", "method"),
         ({"engine": {"args": {"max_num_seqs": 1}, "comand": []}}, "jobs.it.engine.comand", "command"),
     ],
@@ -295,8 +295,8 @@ def test_what_may_be_published_is_never_guessed(tmp_path: Path, value: Any) -> N
 
 
 def test_a_whole_number_is_good_where_a_fraction_may_stand(tmp_path: Path) -> None:
-    job = one(tmp_path, measure={"worthwhile": 1, "validity": {"steal": 1}}, **engine(start_timeout_s=60))
-    assert (job.measure.worthwhile, job.measure.validity.steal, job.engine.start_timeout_s) == (1.0, 1.0, 60.0)
+    job = one(tmp_path, measure={"worthwhile": 1, "validity": {"repeats": 5}}, **engine(start_timeout_s=60))
+    assert (job.measure.worthwhile, job.measure.validity.repeats, job.engine.start_timeout_s) == (1.0, 5, 60.0)
 
 
 def test_a_word_of_the_command_may_be_a_number(tmp_path: Path) -> None:

