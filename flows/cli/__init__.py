@@ -18,6 +18,7 @@ from __future__ import annotations
 import atexit
 import gc
 import logging
+import os
 import signal
 import sys
 from types import FrameType
@@ -48,6 +49,15 @@ for subject in (measure, generate, plan, order, status):
 
 def main() -> None:
     """Run the command. A mistake that the user can mend is one message, never a traceback."""
+    try:
+        _run()
+    except SystemExit as ended:
+        _flush_standard_output(reported=bool(ended.code))
+        raise
+    _flush_standard_output(reported=False)
+
+
+def _run() -> None:
     logging.captureWarnings(True)
     _spare_the_garbage_collector()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's `&` ignores it
@@ -73,7 +83,25 @@ def main() -> None:
         if isinstance(error, OSError) and error.filename is not None:
             said = f"{error.filename}: {error.strerror}. Mend its folder or its rights"
             _fail(f"{said}, and run the same command again; what was finished is kept", 1)
+        _flush_standard_output(reported=False)  # the page of a --help is written outside of `say`
         raise
+
+
+def _flush_standard_output(*, reported: bool) -> None:
+    """Flush what is buffered while a failure can still be reported: the interpreter's own last flush exits with 120.
+
+    What cannot be written is dropped, so that this last flush succeeds.
+
+    Args:
+        reported: the command has failed already and has said why.
+    """
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if not reported:
+            _fail(f"the answer cannot be written to the standard output: {error.strerror}", 1)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

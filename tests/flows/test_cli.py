@@ -599,13 +599,15 @@ def test_a_file_that_no_room_expected_to_fail_is_still_one_message(
         ("order - -o sorted.jsonl --method label <&-", "standard input: is closed"),
         ("order {prompts} -o /dev/full --method label", "/dev/full: cannot be written: No space left on device"),
         ("order {prompts} -o sorted.jsonl --method label --json > /dev/full", "answer cannot be written"),
+        ("--help > /dev/full", "answer cannot be written"),
     ],
 )
 def test_a_standard_stream_that_cannot_be_used_is_one_message(
     prompts: Path, tmp_path: Path, words: str, message: str
 ) -> None:
     command = f"{sys.executable} -m orderproof.flows.cli {words.format(prompts=prompts)}"
-    done = subprocess.run(command, cwd=tmp_path, shell=True, capture_output=True, text=True, check=False)
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(command, cwd=tmp_path, env=buffered, shell=True, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     assert message in done.stderr
 
