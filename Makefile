@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 LOCK := infra/locks/cpu.txt
 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
-# Local services' state stays in the project; telemetry stays off (flows/__init__.py says the same to every other caller).
+# Local services' state stays in the project; telemetry stays off (orderproof/telemetry.py says the same to every other caller).
 export PREFECT_HOME ?= $(CURDIR)/.orderproof/prefect
 export DO_NOT_TRACK := 1
 export DVC_NO_ANALYTICS := 1
@@ -58,10 +58,8 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# mypy finds the package through a link: the editable install hides it from type checkers.
 types: install
-	mkdir -p .orderproof/typing && ln -sfn $(CURDIR) .orderproof/typing/orderproof
-	MYPYPATH=.orderproof/typing $(BIN)/mypy -p orderproof.tasks -p orderproof.flows
+	$(BIN)/mypy flows orderproof
 
 clean:  ## drop local services' state; no evidence is lost
 	rm -rf .orderproof

@@ -21,8 +21,8 @@ from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import get_current_settings
 
-from orderproof.flows.reporting import run_logger
-from orderproof.tasks.errors import OrderproofError
+from flows.reporting import run_logger
+from orderproof.job.errors import OrderproofError
 
 LIMIT = "orderproof-accelerator"
 LEASE_S = 60  # a killed flow's slot comes back after this long; Prefect renews it meanwhile

@@ -18,23 +18,23 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
-from orderproof.flows.baseline_reporting import announce_changes, announce_engine, announce_reproduction
-from orderproof.flows.batch import choose_order, generate_pending, validate
-from orderproof.flows.reporting import flow_run_id
-from orderproof.flows.server import end_server_with_this_process
-from orderproof.tasks import recording
-from orderproof.tasks.baseline import pinned, reproduction
-from orderproof.tasks.baseline import recording as baseline_recording
-from orderproof.tasks.baseline.pinned import Baseline
-from orderproof.tasks.baseline.record import Reproduction
-from orderproof.tasks.batch import generation
-from orderproof.tasks.batch.generation import Batch, Generated
-from orderproof.tasks.batch.lock import only_run
-from orderproof.tasks.engines import EngineInfo
-from orderproof.tasks.jobs import Job
-from orderproof.tasks.params import load_job
-from orderproof.tasks.prompts.source import PromptSource
-from orderproof.tasks.prompts.tokenization import Tokenizer
+from flows.baseline_reporting import announce_changes, announce_engine, announce_reproduction
+from flows.batch import choose_order, generate_pending, validate
+from flows.reporting import flow_run_id
+from flows.server import end_server_with_this_process
+from orderproof.engines.protocol import EngineInfo
+from orderproof.generate import generation
+from orderproof.generate.generation import Batch, Generated
+from orderproof.generate.lock import only_run
+from orderproof.job.params import load_job
+from orderproof.job.spec import Job
+from orderproof.prompts.source import PromptSource
+from orderproof.prompts.tokenization import Tokenizer
+from orderproof.reproduce import baseline_file, reproduction
+from orderproof.reproduce import recording as baseline_recording
+from orderproof.reproduce.baseline_file import Baseline
+from orderproof.reproduce.record import Reproduction
+from orderproof.runs import recording
 
 
 @flow(name="reproduce-baseline", flow_run_name="reproduce {job}", persist_result=False)
@@ -54,8 +54,8 @@ def reproduce_baseline(job: str, params: str = "params.yaml", restart: bool = Fa
         source = held.enter_context(validate(this))
         baseline = find_baseline(this, source)
         tokenizer = Tokenizer(this)
-        order, why = choose_order(this, source, tokenizer, pinned.FOLDER)
-        batch = generation.begin(this, source, order, tokenizer, restart=restart, folder=pinned.FOLDER)
+        order, why = choose_order(this, source, tokenizer, baseline_file.FOLDER)
+        batch = generation.begin(this, source, order, tokenizer, restart=restart, folder=baseline_file.FOLDER)
         held.enter_context(batch.checkpoint)
         announce_changes(batch, baseline)
         batch, generated, engine = generate_pending(batch, ready=partial(announce_engine, baseline))
@@ -67,7 +67,7 @@ def reproduce_baseline(job: str, params: str = "params.yaml", restart: bool = Fa
 @task(name="baseline", task_run_name="find the baseline", cache_policy=NO_CACHE)
 def find_baseline(job: Job, source: PromptSource) -> Baseline:
     """The outputs that the job has, if they are of these prompts."""
-    return pinned.find_baseline(job, source)
+    return baseline_file.find_baseline(job, source)
 
 
 @task(name="compare", task_run_name="compare with the baseline", cache_policy=NO_CACHE)
@@ -97,7 +97,7 @@ def record(job: Job, made: Reproduction, inputs: recording.Inputs) -> Reproducti
 
 def _only_reproduction(job: Job) -> AbstractContextManager[None]:
     wait = job.generate.when_running == "wait"
-    return only_run(job.data_dir, wait=wait, waiting=_waiting, lock_file=pinned.LOCK_FILE)
+    return only_run(job.data_dir, wait=wait, waiting=_waiting, lock_file=baseline_file.LOCK_FILE)
 
 
 def _waiting(holder: str) -> None:

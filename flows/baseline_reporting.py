@@ -9,13 +9,13 @@ from __future__ import annotations
 from prefect.artifacts import create_markdown_artifact
 from prefect.logging import get_run_logger
 
-from orderproof.flows.reporting import artifact_key, left_out_if_it_fails
-from orderproof.tasks.baseline.pinned import Baseline, changes
-from orderproof.tasks.baseline.record import Reproduction
-from orderproof.tasks.batch.generation import Batch
-from orderproof.tasks.batch.provenance import engine_on_record, provenance_of
-from orderproof.tasks.engines import EngineInfo
-from orderproof.tasks.jobs import Job
+from flows.reporting import artifact_key, best_effort
+from orderproof.engines.protocol import EngineInfo
+from orderproof.generate.generation import Batch
+from orderproof.generate.provenance import engine_on_record, provenance_of
+from orderproof.job.spec import Job
+from orderproof.reproduce.baseline_file import Baseline, changes
+from orderproof.reproduce.record import Reproduction
 
 
 def announce_changes(batch: Batch, baseline: Baseline) -> None:
@@ -44,7 +44,7 @@ def announce_reproduction(made: Reproduction, job: Job) -> Reproduction:
     log.info("%s", made.sentence())
     for note in made.notes:
         log.warning("%s", note)
-    with left_out_if_it_fails("the comparison's artifact"):
+    with best_effort("the comparison's artifact"):
         create_markdown_artifact(_markdown(made), key=artifact_key("baseline", job.name), description=made.sentence())
     return made
 

@@ -20,30 +20,30 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
-from orderproof.flows.accelerator import accelerator
-from orderproof.flows.batch_reporting import BatchReporter, announce_batch
-from orderproof.flows.engine import start_engine
-from orderproof.flows.reporting import flow_run_id
-from orderproof.flows.server import end_server_with_this_process
-from orderproof.tasks import recording
-from orderproof.tasks.batch import checkpoint, coming, delivery, generation, sending
-from orderproof.tasks.batch import recording as batch_recording
-from orderproof.tasks.batch.delivery import Delivered
-from orderproof.tasks.batch.generation import Batch, Generated
-from orderproof.tasks.batch.generation_record import run_name
-from orderproof.tasks.batch.lock import only_run
-from orderproof.tasks.batch.output_lines import OutputLines, open_output
-from orderproof.tasks.batch.record import BatchRun, keep, record_of
-from orderproof.tasks.batch.tracking import failed_without_record
-from orderproof.tasks.engines import Engine, EngineInfo
-from orderproof.tasks.jobs import Job
-from orderproof.tasks.lossy import routing_named
-from orderproof.tasks.orders import Order
-from orderproof.tasks.params import load_job
-from orderproof.tasks.prompts import Serving
-from orderproof.tasks.prompts.source import PromptSource
-from orderproof.tasks.prompts.stream import LINGER_S, Stream
-from orderproof.tasks.prompts.tokenization import Tokenizer
+from flows.accelerator import accelerator
+from flows.batch_reporting import BatchReporter, announce_batch
+from flows.engine import start_engine
+from flows.reporting import flow_run_id
+from flows.server import end_server_with_this_process
+from orderproof.engines.protocol import Engine, EngineInfo
+from orderproof.generate import checkpoint, delivery, generation, select_order, windowed_ordering
+from orderproof.generate import recording as batch_recording
+from orderproof.generate.delivery import Delivered
+from orderproof.generate.generation import Batch, Generated
+from orderproof.generate.generation_record import run_name
+from orderproof.generate.lock import only_run
+from orderproof.generate.output_lines import OutputLines, open_output
+from orderproof.generate.record import BatchRun, keep, record_of
+from orderproof.generate.tracking import mark_failed_on_error
+from orderproof.job.params import load_job
+from orderproof.job.spec import Job
+from orderproof.lossy.routing import routing_named
+from orderproof.orders.order import Order
+from orderproof.prompts.request_defaults import Serving
+from orderproof.prompts.source import PromptSource
+from orderproof.prompts.stream import LINGER_S, Stream
+from orderproof.prompts.tokenization import Tokenizer
+from orderproof.runs import recording
 
 USED_AFTERWARDS = (  # each takes a second or more to import
     "great_expectations.expectations",
@@ -91,10 +91,10 @@ def run_batch(
         )
         batch, generated, engine = generate_pending(batch, lines, started=started)
         held.enter_context(batch.file)
-        with failed_without_record(this, run_name(started)):
+        with mark_failed_on_error(this, run_name(started)):
             delivered = restore(batch)
             if stream:
-                this = coming.keep_streamed(this, batch.file.path)
+                this = windowed_ordering.keep_streamed(this, batch.file.path)
             run = record_of(batch, why, generated, engine, delivered, started, flow_run_id())
             keep(this, run)  # before all that follows, so that a crash there loses no figures
         batch.checkpoint.discard()
@@ -114,7 +114,7 @@ def begin(job: Job, restart: bool) -> tuple[Batch, str]:
 @task(name="open the stream", task_run_name="open the stream", cache_policy=NO_CACHE)
 def begin_stream(job: Job, stream: Stream, restart: bool) -> tuple[Batch, str]:
     """Of prompts that come one after the other; those that came before must come again."""
-    order, why = sending.order_of_stream(job)
+    order, why = select_order.order_of_stream(job)
     return generation.begin_stream(job, stream, order, Tokenizer(job), restart=restart), why
 
 
@@ -127,10 +127,10 @@ def validate(job: Job) -> PromptSource:
 @task(name="order", task_run_name="take or make the order", cache_policy=NO_CACHE)
 def choose_order(
     job: Job, source: PromptSource, tokenizer: Tokenizer, folder: str = checkpoint.FOLDER
-) -> tuple[Order | sending.InWindows, str]:
+) -> tuple[Order | select_order.InWindows, str]:
     """The promoted order; for new prompts what its way to order gives; else the file's own."""
     kept = checkpoint.kept_order(job.data_dir / folder)
-    return sending.order_of(job, source, lambda: tokenizer, kept)
+    return select_order.order_of(job, source, lambda: tokenizer, kept)
 
 
 def generate_pending(

@@ -16,23 +16,23 @@ from uuid import UUID
 
 from prefect.artifacts import create_markdown_artifact
 
-from orderproof.flows.reporting import (
+from flows.reporting import (
     ARTIFACT_EVERY_S,
     artifact_key,
+    best_effort,
     flow_run_id,
-    left_out_if_it_fails,
     progress_artifact,
     progress_bar,
     run_logger,
     tell_progress,
 )
-from orderproof.tasks.batch.generation import Batch, Generated
-from orderproof.tasks.batch.generation_record import run_name
-from orderproof.tasks.batch.live import LiveMetrics
-from orderproof.tasks.batch.record import BatchRun
-from orderproof.tasks.batch.underway import HowFar, tell, told
-from orderproof.tasks.jobs import Job
-from orderproof.tasks.prompts.stream import PromptStream
+from orderproof.generate.generation import Batch, Generated
+from orderproof.generate.generation_record import run_name
+from orderproof.generate.live_metrics import LiveMetrics
+from orderproof.generate.progress import HowFar, tell, told
+from orderproof.generate.record import BatchRun
+from orderproof.job.spec import Job
+from orderproof.prompts.stream import PromptStream
 
 BAR_EVERY_S = 0.25  # on a terminal alone
 NOTE_EVERY_S = 5.0  # beside the results, for `orderproof status`
@@ -149,7 +149,7 @@ def announce_batch(run: BatchRun, job: Job) -> BatchRun:
     log.info("%s (%s)", run.sentence(), run.order_why)
     for note in run.notes:
         log.warning("%s", note)
-    with left_out_if_it_fails("the run's figures"):
+    with best_effort("the run's figures"):
         create_markdown_artifact(_markdown(run), key=artifact_key("batch", job.name), description=run.sentence())
     return run
 

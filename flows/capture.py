@@ -14,28 +14,31 @@ from pathlib import Path
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
-from orderproof.flows.accelerator import accelerator
-from orderproof.flows.engine import start_engine
-from orderproof.flows.measure import validate
-from orderproof.flows.reporting import progress_bar, run_logger
-from orderproof.flows.server import end_server_with_this_process
-from orderproof.tasks.engines import Engine
-from orderproof.tasks.engines.routing import RoutingEngine
-from orderproof.tasks.foresight.constants import costs_path, write_costs
-from orderproof.tasks.jobs import Job
-from orderproof.tasks.models import ModelFacts, read_model
-from orderproof.tasks.orders import view_of
-from orderproof.tasks.params import load_job
-from orderproof.tasks.prompts import TokenizedPrompts, dataset_md5
-from orderproof.tasks.routing import RoutingError, calibration
-from orderproof.tasks.routing import report as reports
-from orderproof.tasks.routing.capture import Captured, Sample, capture, refuse_adapters, refuse_dense
-from orderproof.tasks.routing.report import RoutingReport
-from orderproof.tasks.routing.routes import open_routes
-from orderproof.tasks.routing.sample import groups_of, sample_size, stratified
-from orderproof.tasks.routing.statistics import routing_table
-from orderproof.tasks.signals import SignalError, prediction
-from orderproof.tasks.signals.served import Served
+from flows.accelerator import accelerator
+from flows.engine import start_engine
+from flows.measure import validate
+from flows.reporting import progress_bar, run_logger
+from flows.server import end_server_with_this_process
+from orderproof.capture import calibration
+from orderproof.capture import report as reports
+from orderproof.capture.capture import Captured, Sample, capture, refuse_adapters, refuse_dense
+from orderproof.capture.report import RoutingReport
+from orderproof.capture.sample import groups_of, sample_size, stratified
+from orderproof.capture.statistics import routing_table
+from orderproof.engines.protocol import Engine
+from orderproof.engines.routing_engine import RoutingEngine
+from orderproof.forecast.step_cost_store import costs_path, write_costs
+from orderproof.job.model import ModelFacts, read_model
+from orderproof.job.params import load_job
+from orderproof.job.spec import Job
+from orderproof.orders.view import view_of
+from orderproof.prompts.dataset import dataset_md5
+from orderproof.prompts.tokenization import TokenizedPrompts
+from orderproof.routing.errors import RoutingError
+from orderproof.routing.routes import open_routes
+from orderproof.signals import prediction
+from orderproof.signals.registry import SignalError
+from orderproof.signals.served_model import Served
 
 
 @flow(name="capture-routes", flow_run_name="capture {job}", persist_result=False)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from orderproof.tasks.engines import Engine
-from orderproof.tasks.engines.replicas import engine_of
-from orderproof.tasks.jobs import Job
+from orderproof.engines.protocol import Engine
+from orderproof.engines.replicas import engine_of
+from orderproof.job.spec import Job
 
 
 def start_engine(job: Job, k0: int | None = None, meanwhile: Callable[[], None] | None = None) -> Engine:

@@ -13,24 +13,23 @@ from pathlib import Path
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
-from orderproof.flows.accelerator import accelerator
-from orderproof.flows.capture import start_routing_engine
-from orderproof.flows.measure import validate
-from orderproof.flows.reporting import progress_bar, run_logger
-from orderproof.flows.server import end_server_with_this_process
-from orderproof.tasks import recording
-from orderproof.tasks.engines.routing import RoutingEngine
-from orderproof.tasks.jobs import Job
-from orderproof.tasks.lossy import refuse_k0
-from orderproof.tasks.lossy.comparison import compare_lossy
-from orderproof.tasks.lossy.order import order_to_compare
-from orderproof.tasks.lossy.report import ARMS, LossyReport
-from orderproof.tasks.models import ModelFacts, read_model
-from orderproof.tasks.orders import Order
-from orderproof.tasks.params import load_job
-from orderproof.tasks.promotion import captured
-from orderproof.tasks.prompts import TokenizedPrompts
-from orderproof.tasks.routing.capture import refuse_adapters
+from flows.accelerator import accelerator
+from flows.capture import start_routing_engine
+from flows.measure import validate
+from flows.reporting import progress_bar, run_logger
+from flows.server import end_server_with_this_process
+from orderproof.capture.capture import refuse_adapters
+from orderproof.engines.routing_engine import RoutingEngine
+from orderproof.job.model import ModelFacts, read_model
+from orderproof.job.params import load_job
+from orderproof.job.spec import Job
+from orderproof.lossy.comparison import compare_lossy
+from orderproof.lossy.order import order_to_compare
+from orderproof.lossy.report import ARMS, LossyReport
+from orderproof.lossy.routing import refuse_k0
+from orderproof.orders.order import Order
+from orderproof.prompts.tokenization import TokenizedPrompts
+from orderproof.runs import recording, route_artifacts
 
 
 @flow(name="measure-lossy", flow_run_name="measure lossy {job}", persist_result=False)
@@ -60,7 +59,7 @@ def measure_lossy(job: str, params: str = "params.yaml", k0: int = 2, blocks: in
 @task(name="order", task_run_name="take or make the order", cache_policy=NO_CACHE)
 def choose_order(job: Job, prompts: TokenizedPrompts, md5: str) -> Order:
     """The promoted order, or the candidate's; what a clone lacks to make it is put back first."""
-    captured.bring_back(job)
+    route_artifacts.restore_routes(job)
     return order_to_compare(job, prompts, md5)
 
 

@@ -13,25 +13,26 @@ from pathlib import Path
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
-from orderproof.flows.accelerator import accelerator
-from orderproof.flows.engine import start_engine
-from orderproof.flows.measure_reporting import Reporter, announce, foretell
-from orderproof.flows.reporting import flow_run_id
-from orderproof.flows.server import end_server_with_this_process
-from orderproof.tasks import expectations, recording, trial
-from orderproof.tasks import plan as plans
-from orderproof.tasks.earlier import answered
-from orderproof.tasks.engines import Engine
-from orderproof.tasks.evidence import Trial, read_history
-from orderproof.tasks.foresight.foretold import read_foretold
-from orderproof.tasks.jobs import Job
-from orderproof.tasks.judgement import judge
-from orderproof.tasks.models import read_model
-from orderproof.tasks.outcome import Outcome, outcome_of
-from orderproof.tasks.params import load_job
-from orderproof.tasks.plan import Plan
-from orderproof.tasks.promotion import captured
-from orderproof.tasks.prompts import TokenizedPrompts
+from flows.accelerator import accelerator
+from flows.engine import start_engine
+from flows.measure_reporting import Reporter, announce, foretell
+from flows.reporting import flow_run_id
+from flows.server import end_server_with_this_process
+from orderproof.engines.protocol import Engine
+from orderproof.forecast.stored_prediction import read_stored_prediction
+from orderproof.job.model import read_model
+from orderproof.job.params import load_job
+from orderproof.job.spec import Job
+from orderproof.measure import plan as plans
+from orderproof.measure import trial
+from orderproof.measure.evaluate import judge
+from orderproof.measure.outcome import Outcome, outcome_of
+from orderproof.measure.plan import Plan
+from orderproof.measure.reusable_verdict import find_reusable_verdict
+from orderproof.measure.trial_store import Trial, read_history
+from orderproof.prompts.tokenization import TokenizedPrompts
+from orderproof.runs import recording, route_artifacts
+from orderproof.validation.validate import validate_prompts
 
 # NO_CACHE throughout, and no retries: the same call twice is two measurements.
 
@@ -56,7 +57,7 @@ def measure_order(
         plan = make_plan(this, prompts, placebo)
         if plan.refusal:
             return announce(record(plan, recording.refuse(plan), inputs, prompts), this)
-        measured, outcome = answered(plan, let_stand=only_if_changed) or measure(plan)
+        measured, outcome = find_reusable_verdict(plan, let_stand=only_if_changed) or measure(plan)
         outcome = report(plan, measured, outcome)
         return announce(record(plan, outcome, inputs, prompts, measured), this)
 
@@ -75,16 +76,16 @@ def measure(plan: Plan) -> tuple[Trial, Outcome]:
 @task(name="validate", task_run_name="validate prompts", cache_policy=NO_CACHE)
 def validate(job: Job) -> TokenizedPrompts:
     """Great Expectations, before anything is spent."""
-    return expectations.validate_prompts(job, job.root / "reports" / "validation" / job.name)
+    return validate_prompts(job, job.root / "reports" / "validation" / job.name)
 
 
 @task(name="plan", task_run_name="plan the trial", cache_policy=NO_CACHE)
 def make_plan(job: Job, prompts: TokenizedPrompts, placebo: bool) -> Plan:
     """Arms, seeds, looks; or why nothing should be measured."""
-    captured.bring_back(job)
+    route_artifacts.restore_routes(job)
     model, md5, current = read_model(job.model_path, job.model, job.adapters), *recording.current_order(job, prompts)
     history, placebos = (read_history(trial.reports_of(job, placebo=kind)) for kind in (False, True))
-    foretold = read_foretold(job, model, md5)
+    foretold = read_stored_prediction(job, model, md5)
     return plans.make_plan(
         job, model, prompts, md5, current, history, placebo=placebo, placebos=placebos, foretold=foretold
     )
@@ -94,7 +95,7 @@ def make_plan(job: Job, prompts: TokenizedPrompts, placebo: bool) -> Plan:
 def begin(plan: Plan, engine: Engine, reporter: Reporter) -> Trial:
     """Register what will be measured, then one discarded pass."""
     begun = trial.begin(plan, engine, reporter.progress)
-    captured.keep(plan.job, plan.chosen, begun.folder)
+    route_artifacts.keep(plan.job, plan.chosen, begun.folder)
     return begun
 
 

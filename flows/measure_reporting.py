@@ -12,20 +12,21 @@ from uuid import UUID
 
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 
-from orderproof.flows.reporting import (
+from flows.reporting import (
     ARTIFACT_EVERY_S,
     artifact_key,
-    left_out_if_it_fails,
+    best_effort,
     progress_artifact,
     progress_bar,
     run_logger,
     tell_progress,
 )
-from orderproof.tasks.evidence import CANDIDATE, CONTROL, Pass, Trial
-from orderproof.tasks.jobs import Job
-from orderproof.tasks.outcome import Outcome
-from orderproof.tasks.plan import Plan
-from orderproof.tasks.tracking import where_to_see
+from orderproof.job.spec import Job
+from orderproof.measure.outcome import Outcome
+from orderproof.measure.plan import Plan
+from orderproof.measure.trial_store import Pass, Trial
+from orderproof.outputs.passes import CANDIDATE, CONTROL
+from orderproof.runs.trial_tracking import where_to_see
 
 
 def foretell(plan: Plan) -> None:
@@ -84,7 +85,7 @@ class Reporter:
         said = "discarded" if gain is None else f"candidate {100 * gain:+.1f} %"
         most = max(self.plan.rule.looks)
         log.info("block %d of at most %d: %s; at most %.0f min more", number, most, said, self._minutes_left())
-        with left_out_if_it_fails("the block's table"):
+        with best_effort("the block's table"):
             create_table_artifact(rows, key=self._key("block"), description=f"block {number} of at most {most}: {said}")
         now = time.monotonic()
         if now - self.told > ARTIFACT_EVERY_S:
@@ -127,11 +128,11 @@ def announce(outcome: Outcome, job: Job) -> Outcome:
     for note in outcome.notes:
         log.warning("%s", note)
     said = outcome.sentence()
-    with left_out_if_it_fails("the verdict's artifact"):
+    with best_effort("the verdict's artifact"):
         key = artifact_key("verdict", job.name, outcome.placebo)
         create_markdown_artifact(_markdown(outcome, job), key=key, description=said)
     if outcome.page:
-        with left_out_if_it_fails("the link to the page"):
+        with best_effort("the link to the page"):
             key = artifact_key("page", job.name, outcome.placebo)
             create_link_artifact(outcome.page.as_uri(), key=key, link_text="verdict page", description=said)
     return outcome

@@ -20,7 +20,7 @@ from prefect.runtime import flow_run
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from orderproof.tasks.errors import OrderproofError
+from orderproof.job.errors import OrderproofError
 
 ARTIFACT_EVERY_S = 15.0  # a run may last hours; a server should not hear of every request
 
@@ -57,7 +57,7 @@ def artifact_key(kind: str, job: str, placebo: bool = False) -> str:
 
 
 @contextlib.contextmanager
-def left_out_if_it_fails(what: str, level: int = logging.WARNING) -> Iterator[None]:
+def best_effort(what: str, level: int = logging.WARNING) -> Iterator[None]:
     """Around an artifact: whatever Prefect says, the work goes on without it."""
     try:
         yield
@@ -67,7 +67,7 @@ def left_out_if_it_fails(what: str, level: int = logging.WARNING) -> Iterator[No
 
 def progress_artifact(percent: float, key: str, description: str) -> UUID | None:
     """One of this run; None where Prefect does not take it."""
-    with left_out_if_it_fails("the progress artifact"):
+    with best_effort("the progress artifact"):
         return cast(UUID, create_progress_artifact(percent, key=key, description=description))
     return None
 
@@ -75,7 +75,7 @@ def progress_artifact(percent: float, key: str, description: str) -> UUID | None
 def tell_progress(artifact: UUID | None, percent: float) -> None:
     """Bring a progress artifact up to date, where there is one."""
     if artifact is not None:
-        with left_out_if_it_fails("the progress", logging.DEBUG):
+        with best_effort("the progress", logging.DEBUG):
             update_progress_artifact(artifact, percent)
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-import orderproof.flows  # noqa: F401  (switches telemetry off before any tool is imported)
-from orderproof.tasks.engines.client import VllmEngine
-from orderproof.tasks.jobs import EngineSpec
+from orderproof.engines.client import VllmEngine
+from orderproof.job.spec import EngineSpec
+
+pytest_plugins = ["tests.support.dvc_project"]
 
 ROOT = Path(__file__).resolve().parents[1]
 GREEDY = {"temperature": 0, "max_tokens": 16, "ignore_eos": True}

@@ -20,9 +20,9 @@ os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from orderproof.tasks.engines import Failure, Output, Request
-from orderproof.tasks.engines.client import VllmEngine
-from orderproof.tasks.jobs import EngineSpec
+from orderproof.engines.client import VllmEngine
+from orderproof.engines.protocol import Failure, Output, Request
+from orderproof.job.spec import EngineSpec
 
 SAMPLING = {"temperature": 0, "max_tokens": 48, "ignore_eos": True}
 
@@ -32,7 +32,7 @@ def main() -> None:
     from transformers import AutoTokenizer
     from vllm import LLM, SamplingParams
 
-    from orderproof.tasks.prompts import read_prompts
+    from orderproof.prompts.dataset import read_prompts
 
     tokenizer = AutoTokenizer.from_pretrained(options.model, local_files_only=True)
     prompts = [tokenizer.encode(str(prompt.text)) for prompt in read_prompts(options.prompts)]

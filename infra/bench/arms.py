@@ -17,19 +17,22 @@ from typing import Any
 
 import numpy as np
 
-from orderproof.tasks import trial as trials
-from orderproof.tasks.engines.replicas import engine_of
-from orderproof.tasks.evidence import CANDIDATE, CONTROL, Block, History
-from orderproof.tasks.files import md5_of
-from orderproof.tasks.gains import with_interval
-from orderproof.tasks.jobs import Job, OrderSpec
-from orderproof.tasks.models import read_model
-from orderproof.tasks.orders import Order, make_order, view_of
-from orderproof.tasks.orders.view import PromptView
-from orderproof.tasks.params import load_job
-from orderproof.tasks.plan import make_plan
-from orderproof.tasks.prompts import TokenizedPrompts, read_prompts, tokenize
-from orderproof.tasks.signals.served import Served
+from orderproof.engines.replicas import engine_of
+from orderproof.job.files import md5_of
+from orderproof.job.formatting import with_interval
+from orderproof.job.model import read_model
+from orderproof.job.params import load_job
+from orderproof.job.spec import Job, OrderSpec
+from orderproof.measure import trial as trials
+from orderproof.measure.plan import make_plan
+from orderproof.measure.trial_store import Block, History
+from orderproof.orders.order import Order
+from orderproof.orders.registry import make_order
+from orderproof.orders.view import PromptView, view_of
+from orderproof.outputs.passes import CANDIDATE, CONTROL
+from orderproof.prompts.dataset import read_prompts
+from orderproof.prompts.tokenization import TokenizedPrompts, tokenize
+from orderproof.signals.served_model import Served
 
 CONFIDENCE = 0.95
 LEAST_LOOK = 5  # of a trial's rule; these trials give no verdict

@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from orderproof.tasks.gains import signed, with_interval
+from orderproof.job.formatting import signed, with_interval
 
 HERE = Path(__file__).resolve().parent
 DEMO = HERE.parent / "demo"
@@ -91,7 +91,7 @@ def prepare(root: Path, mix: str, maker: list[str], model: Path, captured: int |
     params.write_text(json.dumps({"defaults": {}, "jobs": {mix: job}}))  # JSON is YAML
     if not (prompts.parent / "step_costs.json").exists():
         sample = [] if captured is None else ["--prompts", str(captured)]
-        command = [sys.executable, "-m", "orderproof.flows.cli", "capture", mix, "--params", params, *sample]
+        command = [sys.executable, "-m", "orderproof.cli", "capture", mix, "--params", params, *sample]
         subprocess.run(command, check=True)
     return params
 
@@ -117,7 +117,7 @@ def draw(found: dict[str, dict[str, Any]], path: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    from orderproof.tasks.report.style import DPI, STYLE, WIDTH_IN
+    from orderproof.runs.style import DPI, STYLE, WIDTH_IN
 
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH_IN, 0.9 + 0.42 * len(ORDERS)), layout="constrained")

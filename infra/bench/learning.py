@@ -20,23 +20,24 @@ import numpy as np
 from numpy.typing import NDArray
 from signals import RECIPE
 
-from orderproof.tasks.jobs import OrderSpec
-from orderproof.tasks.models import read_model
-from orderproof.tasks.orders import PromptView, view_of
-from orderproof.tasks.orders.shuffled import shuffle
-from orderproof.tasks.params import load_job
-from orderproof.tasks.prompts import dataset_md5, read_prompts, tokenize
-from orderproof.tasks.routing.choice import experts_read, learned_from
-from orderproof.tasks.routing.routes import Routes, open_routes
-from orderproof.tasks.routing.tally import Setting
-from orderproof.tasks.signals.prediction import predictor_of
-from orderproof.tasks.signals.served import Served
+from orderproof.forecast.order_cross_validation import experts_read, learned_from
+from orderproof.job.model import read_model
+from orderproof.job.params import load_job
+from orderproof.job.spec import OrderSpec
+from orderproof.orders.shuffled import shuffle
+from orderproof.orders.view import PromptView, view_of
+from orderproof.prompts.dataset import dataset_md5, read_prompts
+from orderproof.prompts.tokenization import tokenize
+from orderproof.routing.routes import Routes, open_routes
+from orderproof.routing.simulate import EngineShape
+from orderproof.signals.prediction import predictor_of
+from orderproof.signals.served_model import Served
 
 
 def main() -> None:
     options = _arguments()
     job = load_job(options.params, options.job)
-    served, setting = Served.by(job), Setting.of(job)
+    served, setting = Served.by(job), EngineShape.of(job)
     view = view_of(tokenize(job, read_prompts(job.prompts_path)), served)
     assert served.routes is not None  # of a job they always have a place
     with open_routes(served.routes, read_model(job.model_path, job.model), dataset_md5(job.prompts_path)) as routes:
@@ -57,7 +58,7 @@ def main() -> None:
 
 
 def _draw(
-    captured: PromptView, routes: Routes, setting: Setting, options: argparse.Namespace, seed: int
+    captured: PromptView, routes: Routes, setting: EngineShape, options: argparse.Namespace, seed: int
 ) -> Iterator[tuple[str, list[float]]]:
     """The rows of one draw: name, and R², then experts saved and their share of the oracle's, by each order."""
     predicted = [

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from orderproof.tasks.files import atomic_file
+from orderproof.job.files import atomic_file
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "demo"))  # the makers are scripts, no package
 

@@ -24,7 +24,7 @@ from typing import Any
 SIGNALS = ("lexical", "token", "embedding")
 EMBEDDED_PROMPTS = 10_000
 WINDOWS = (None, 256)
-COMMAND = [sys.executable, "-c", "from orderproof.flows.cli import main; main()", "order"]
+COMMAND = [sys.executable, "-c", "from orderproof.cli.main import main; main()", "order"]
 
 
 def main() -> None:

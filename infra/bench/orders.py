@@ -26,20 +26,20 @@ import arms
 import numpy as np
 import recipe
 
-from orderproof.tasks.foresight.candidates import GROUPING
-from orderproof.tasks.foresight.constants import read_costs
-from orderproof.tasks.foresight.planning import loads_of
-from orderproof.tasks.foresight.prediction import Prediction, predict
-from orderproof.tasks.gains import signed, with_interval
-from orderproof.tasks.jobs import Job, OrderSpec, SignalName
-from orderproof.tasks.models import read_model
-from orderproof.tasks.orders import Order
-from orderproof.tasks.routing.choice import oracle
-from orderproof.tasks.routing.routes import Routes, open_routes
-from orderproof.tasks.routing.source import captured_routes
-from orderproof.tasks.routing.tally import Setting
-from orderproof.tasks.signals import texts_of
-from orderproof.tasks.signals.served import Served
+from orderproof.forecast.candidates import GROUPING
+from orderproof.forecast.order_cross_validation import oracle
+from orderproof.forecast.planning import loads_of
+from orderproof.forecast.prediction import Prediction, predict
+from orderproof.forecast.step_cost_store import read_costs
+from orderproof.job.formatting import signed, with_interval
+from orderproof.job.model import read_model
+from orderproof.job.spec import Job, OrderSpec, SignalName
+from orderproof.orders.order import Order
+from orderproof.routing.route_source import captured_routes
+from orderproof.routing.routes import Routes, open_routes
+from orderproof.routing.simulate import EngineShape
+from orderproof.signals.registry import texts_of
+from orderproof.signals.served_model import Served
 
 ORDERS = ("file", "label", "label/128", "embedding", "lexical", "token", "predicted", "greedy")
 SHUFFLED, ORACLE = "shuffled", "oracle"
@@ -52,7 +52,7 @@ def main() -> None:
     at = _at(job, options.batch)
     prompts = arms.prompts_of(at)
     orders: dict[str, Order | None] = {name: _order(at, prompts, name) for name in options.orders}
-    foretold = _foretold(job, prompts, orders, Setting.of(at))
+    foretold = _foretold(job, prompts, orders, EngineShape.of(at))
     measured = {}
     if not options.predict_only:
         with tempfile.TemporaryDirectory() as scratch:
@@ -116,7 +116,7 @@ def routes_of(job: Job, prompts: arms.Prompts) -> Routes:
 
 
 def _foretold(
-    job: Job, prompts: arms.Prompts, orders: dict[str, Order | None], setting: Setting
+    job: Job, prompts: arms.Prompts, orders: dict[str, Order | None], setting: EngineShape
 ) -> dict[str, Prediction]:
     """By name; empty where nothing was captured. Costs at another batch size are those of the nearest one timed."""
     known = read_costs(job, read_model(job.model_path, job.model))

@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 from bench import ENGINE, SAMPLING
 
-from orderproof.tasks.batch.lock import LOCK_FILE
+from orderproof.generate.lock import LOCK_FILE
 
 FEW = 100
 LOOK_EVERY_S = 0.05
@@ -84,7 +84,7 @@ def generate(root: Path, number: int) -> Parts:
     maker = [sys.executable, Path(__file__).with_name("make_many.py"), str(number), "-o", root / "prompts.jsonl"]
     subprocess.run(maker, check=True, stdout=subprocess.DEVNULL)
     environment = {**os.environ, "PREFECT_HOME": str(root / ".orderproof" / "prefect")}
-    command = [sys.executable, "-m", "orderproof.flows.cli", "generate", "it", "--json"]
+    command = [sys.executable, "-m", "orderproof.cli", "generate", "it", "--json"]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as log:
         began = time.time()
         process = psutil.Popen(command, cwd=root, env=environment, stdout=out, stderr=log)

@@ -17,7 +17,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from orderproof.tasks.routing.published import (
+from orderproof.routing.published import (
     DOMAINS,
     GPT_OSS_EVEN,
     GPT_OSS_UNEVEN,
@@ -29,10 +29,10 @@ from orderproof.tasks.routing.published import (
     SEED,
     costs_from_throughput,
 )
-from orderproof.tasks.routing.replay import Load
-from orderproof.tasks.routing.step_costs import StepCosts
-from orderproof.tasks.routing.synthetic import RoutingShape, SyntheticRoutes
-from orderproof.tasks.routing.tally import Setting, tally
+from orderproof.routing.replay import Load
+from orderproof.routing.simulate import EngineShape, tally
+from orderproof.routing.step_costs import StepCosts
+from orderproof.routing.synthetic import RoutingShape, SyntheticRoutes
 
 PROMPTS, TOKENS = 768, 256
 PROMPT_TOKENS, BATCHED_TOKENS = 100, 8192
@@ -90,7 +90,7 @@ class Study:
 
     def _wall_ms(self, order: NDArray[np.int64], batch: int, devices: int) -> float:
         loads = (Load(number, PROMPT_TOKENS, TOKENS) for number in order.tolist())
-        return 1000 * tally(loads, self._source, Setting(batch, BATCHED_TOKENS, devices)).wall_s(self._costs)
+        return 1000 * tally(loads, self._source, EngineShape(batch, BATCHED_TOKENS, devices)).wall_s(self._costs)
 
     @staticmethod
     def _shuffle(seed: int) -> NDArray[np.int64]:

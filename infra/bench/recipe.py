@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from orderproof.tasks.signals import embedding
+from orderproof.signals import embedding
 
 CLUSTERS = 16
 ENGLISH, MULTILINGUAL = "recipe", "multilingual"

@@ -15,10 +15,10 @@ import resource
 import time
 from collections.abc import Iterator
 
-from orderproof.tasks.engines import Output, Request
-from orderproof.tasks.engines.replay import ReplayEngine, Settings
-from orderproof.tasks.routing.published import QWEN3_COSTS, QWEN3_ROUTING
-from orderproof.tasks.routing.synthetic import SyntheticRoutes
+from orderproof.engines.protocol import Output, Request
+from orderproof.engines.replay import ReplayEngine, Settings
+from orderproof.routing.published import QWEN3_COSTS, QWEN3_ROUTING
+from orderproof.routing.synthetic import SyntheticRoutes
 
 PROMPT_TOKENS = 64
 BATCH = 32

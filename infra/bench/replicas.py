@@ -19,7 +19,7 @@ from pathlib import Path
 import arms
 import numpy as np
 
-from orderproof.tasks.orders import Order
+from orderproof.orders.order import Order
 
 
 def main() -> None:

@@ -14,15 +14,17 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from orderproof.tasks.jobs import OrderSpec
-from orderproof.tasks.models import read_model
-from orderproof.tasks.orders import PromptView, make_order, view_of
-from orderproof.tasks.params import load_job
-from orderproof.tasks.prompts import dataset_md5, read_prompts, tokenize
-from orderproof.tasks.routing.choice import choose
-from orderproof.tasks.routing.routes import open_routes
-from orderproof.tasks.routing.tally import Setting
-from orderproof.tasks.signals.served import Served
+from orderproof.forecast.order_cross_validation import choose
+from orderproof.job.model import read_model
+from orderproof.job.params import load_job
+from orderproof.job.spec import OrderSpec
+from orderproof.orders.registry import make_order
+from orderproof.orders.view import PromptView, view_of
+from orderproof.prompts.dataset import dataset_md5, read_prompts
+from orderproof.prompts.tokenization import tokenize
+from orderproof.routing.routes import open_routes
+from orderproof.routing.simulate import EngineShape
+from orderproof.signals.served_model import Served
 
 CLUSTERS = (16, 64)
 RECIPE = OrderSpec(signal="embedding", clusters=16)
@@ -35,7 +37,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="sequences that run at once; default: the job's max_num_seqs")
     options = parser.parse_args()
     job = load_job(options.params, options.job)
-    served, setting = Served.by(job), Setting.of(job)
+    served, setting = Served.by(job), EngineShape.of(job)
     setting = replace(setting, batch=options.batch or setting.batch)
     view = view_of(tokenize(job, read_prompts(job.prompts_path)), served)
     specs = candidates(view)

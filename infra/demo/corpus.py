@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orderproof.tasks.prompts import Prompt, read_prompts
+from orderproof.prompts.dataset import read_prompts
+from orderproof.prompts.rows import Prompt
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +46,7 @@ def read_domains(paths: Sequence[Path]) -> Domains:
     """label → its prompts; those without a label form a domain of their own, ``.
 
     Raises:
-        orderproof.tasks.prompts.PromptError: a file or a row of it cannot be read.
+        orderproof.prompts.dataset.PromptError: a file or a row of it cannot be read.
     """
     domains: dict[str, list[Source]] = defaultdict(list)
     for path in paths:

@@ -19,7 +19,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from orderproof.tasks.files import write_atomically
+from orderproof.job.files import write_atomically
 
 WORDS = Path(__file__).with_name("chat.yaml")
 SECOND_TOPIC, PASTED, OPENED, CLOSED = 0.33, 0.25, 0.25, 0.5  # shares of the prompts

@@ -25,7 +25,7 @@ from typing import Any
 from faker import Faker
 from ruamel.yaml import YAML
 
-from orderproof.tasks.files import write_atomically
+from orderproof.job.files import write_atomically
 
 DOMAINS = Path(__file__).parent / "domains"
 SAMPLES: dict[str, tuple[tuple[str, ...], int]] = {  # domains, and prompts of each

@@ -60,7 +60,7 @@ class Project:
     env: dict[str, str]
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "orderproof.flows.cli", *arguments]
+        command = [sys.executable, "-m", "orderproof.cli", *arguments]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, cwd=self.root, env=self.env, stdout=pipe, stderr=pipe, text=True)
 

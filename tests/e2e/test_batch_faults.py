@@ -17,15 +17,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from orderproof.tasks.batch.checkpoint import FOLDER, CheckpointError
-from orderproof.tasks.batch.delivery import OUTPUTS_FILE, DeliveryError
-from orderproof.tasks.batch.lock import only_run
-from orderproof.tasks.engines import Engine, EngineError, Failure, Figures, Output, Request, Steps
-from orderproof.tasks.engines.client import VllmEngine
-from orderproof.tasks.jobs import Job
-from orderproof.tasks.params import load_job
-from orderproof.tasks.prompts import PromptError
-from tests.e2e.batches import DRIVER, generated_places, make_project, run_batch, standin, write_prompts
+from orderproof.engines.client import VllmEngine
+from orderproof.engines.protocol import Engine, EngineError, Failure, Figures, Output, Request, Steps
+from orderproof.generate.checkpoint import FOLDER, CheckpointError
+from orderproof.generate.delivery import OUTPUTS_FILE, DeliveryError
+from orderproof.generate.lock import only_run
+from orderproof.job.params import load_job
+from orderproof.job.spec import Job
+from orderproof.prompts.rows import PromptError
+from tests.support.batches import DRIVER, generated_places, make_project, run_batch, standin, write_prompts
 
 PROMPTS = 400
 

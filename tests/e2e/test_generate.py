@@ -15,16 +15,16 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from orderproof.tasks.batch.checkpoint import FOLDER, RESULTS_FILE
-from orderproof.tasks.batch.delivery import OUTPUTS_FILE
-from orderproof.tasks.jobs import Job
+from orderproof.generate.checkpoint import FOLDER, RESULTS_FILE
+from orderproof.generate.delivery import OUTPUTS_FILE
+from orderproof.job.spec import Job
 from tests.conftest import ROOT
-from tests.e2e.batches import make_project, promote_label_order
-from tests.tasks.tiny_tokenizer import save_model
+from tests.support.batches import make_project, promote_label_order
+from tests.support.tiny_tokenizer import save_model
 
 pytestmark = pytest.mark.timeout(900)
 PROMPTS = 1500
-COMMAND = [sys.executable, "-m", "orderproof.flows.cli"]
+COMMAND = [sys.executable, "-m", "orderproof.cli"]
 
 
 def shell(job: Job, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:

@@ -15,13 +15,14 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from orderproof.tasks.batch.checkpoint import FOLDER, RESULTS_FILE
-from orderproof.tasks.batch.coming import STREAMED_FILE
-from orderproof.tasks.batch.delivery import OUTPUTS_FILE
-from orderproof.tasks.engines.client import QUEUED_BATCHES
-from orderproof.tasks.engines.replicas import AHEAD_BATCHES
-from orderproof.tasks.jobs import Job
-from tests.e2e.batches import (
+from orderproof.engines.client import QUEUED_BATCHES
+from orderproof.engines.replicas import AHEAD_BATCHES
+from orderproof.generate.checkpoint import FOLDER, RESULTS_FILE
+from orderproof.generate.delivery import OUTPUTS_FILE
+from orderproof.generate.windowed_ordering import STREAMED_FILE
+from orderproof.job.spec import Job
+from tests.standin.vllm.v1.engine.llm_engine import generated
+from tests.support.batches import (
     DRIVER,
     MAX_MODEL_LEN,
     MAX_NUM_SEQS,
@@ -30,7 +31,6 @@ from tests.e2e.batches import (
     make_project,
     promote_label_order,
 )
-from tests.standin.vllm.v1.engine.llm_engine import generated
 
 LONGEST_RUN_S = 300
 VICTIMS = ("engine", "driver", "both")

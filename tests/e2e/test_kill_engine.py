@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from orderproof.tasks.batch.checkpoint import FOLDER
-from orderproof.tasks.batch.delivery import OUTPUTS_FILE
-from orderproof.tasks.jobs import EngineSpec
-from tests.e2e.batches import make_real_project, promote_label_order
+from orderproof.generate.checkpoint import FOLDER
+from orderproof.generate.delivery import OUTPUTS_FILE
+from orderproof.job.spec import EngineSpec
 from tests.e2e.test_kill import finish, kill_many
+from tests.support.batches import make_real_project, promote_label_order
 
 SAMPLING = {"temperature": 0, "max_tokens": 48, "ignore_eos": True}
 SAME_AT_LEAST = 0.7  # in bfloat16 an output may turn with its neighbours in the batch; a swapped one is another

@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from orderproof.tasks.batch.delivery import OUTPUTS_FILE
-from orderproof.tasks.batch.provenance import read_provenance
-from orderproof.tasks.jobs import Job
+from orderproof.generate.delivery import OUTPUTS_FILE
+from orderproof.generate.provenance import read_provenance
+from orderproof.job.spec import Job
 from tests.e2e.test_generate import COMMAND, dvc, shell
 from tests.e2e.test_reproduce import clone, push, put_under_version_control
-from tests.tasks.lossy.test_acceptance import K0, edited, lossless_project
+from tests.lossy.test_acceptance import K0, edited, lossless_project
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from orderproof.tasks.evidence import Trial
-from orderproof.tasks.outputs import PassOutputs
-from orderproof.tasks.trial import toss
+from orderproof.measure.trial import randomize_arms
+from orderproof.measure.trial_store import Trial
+from orderproof.outputs.passes import PassOutputs
 from tests.e2e.conftest import BLOCKS, Project
 
 pytestmark = pytest.mark.engine
@@ -39,7 +39,7 @@ def test_the_coin_decides_which_arm_comes_first(trial: Trial) -> None:
     coin_seed, arms = trial.manifest.coin_seed, trial.manifest.arms
     for number, attempts in trial.block_attempts().items():
         for attempt in attempts:
-            assert [timed.arm for timed in attempt] == toss(coin_seed, number, attempt[0].attempt, arms)
+            assert [timed.arm for timed in attempt] == randomize_arms(coin_seed, number, attempt[0].attempt, arms)
             assert [timed.turn for timed in attempt] == list(range(len(arms)))
             assert attempt == sorted(attempt, key=lambda timed: timed.started_utc)
 
@@ -96,7 +96,7 @@ def test_mlflow_compares_the_passes(project: Project, measured: Any, monkeypatch
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     from mlflow import MlflowClient
 
-    from orderproof.tasks.tracking import tracking_uri
+    from orderproof.runs.trial_tracking import tracking_uri
 
     client = MlflowClient(tracking_uri(project.root))
     experiment = client.get_experiment_by_name("orderproof/six-domains")

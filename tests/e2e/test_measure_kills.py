@@ -7,7 +7,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from orderproof.tasks.evidence import Trial
+from orderproof.measure.trial_store import Trial
 from tests.e2e.conftest import Project, workers_of
 
 pytestmark = pytest.mark.engine

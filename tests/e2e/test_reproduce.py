@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from orderproof.tasks.baseline import recording as baseline_recording
-from orderproof.tasks.baseline.record import NEWEST_FILE, reports_of
-from orderproof.tasks.batch import recording as batch_recording
-from orderproof.tasks.batch.delivery import OUTPUTS_FILE
-from orderproof.tasks.files import md5_of
-from orderproof.tasks.jobs import EngineSpec, Job
-from orderproof.tasks.params import load_job
-from orderproof.tasks.recording import inputs_of
+from orderproof.generate import recording as batch_recording
+from orderproof.generate.delivery import OUTPUTS_FILE
+from orderproof.job.files import md5_of
+from orderproof.job.params import load_job
+from orderproof.job.spec import EngineSpec, Job
+from orderproof.reproduce import recording as baseline_recording
+from orderproof.reproduce.record import NEWEST_FILE, reports_of
+from orderproof.runs.recording import inputs_of
 from tests.conftest import GREEDY, ROOT
-from tests.e2e.batches import make_project, make_real_project, promote_label_order, recorded_batch, reproduce
 from tests.e2e.test_generate import COMMAND, dvc, shell
-from tests.tasks.tiny_tokenizer import save_model
+from tests.support.batches import make_project, make_real_project, promote_label_order, recorded_batch, reproduce
+from tests.support.tiny_tokenizer import save_model
 
 pytestmark = pytest.mark.timeout(900)
 PROMPTS = 60

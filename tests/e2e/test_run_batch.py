@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from orderproof.flows.engine import start_engine
-from orderproof.tasks.batch.delivery import BATCH_FILE
-from orderproof.tasks.jobs import EngineSpec, Job
-from orderproof.tasks.prompts.openai_body import CHAT
-from orderproof.tasks.prompts.tokenization import Tokenizer
-from tests.e2e import batches
-from tests.e2e.batches import make_real_project, promote_label_order, run_batch
+from flows.engine import start_engine
+from orderproof.generate.delivery import BATCH_FILE
+from orderproof.job.spec import EngineSpec, Job
+from orderproof.prompts.openai_body import CHAT
+from orderproof.prompts.tokenization import Tokenizer
+from tests.support import batches
+from tests.support.batches import make_real_project, promote_label_order, run_batch
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 

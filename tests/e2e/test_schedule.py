@@ -22,15 +22,14 @@ from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.states import Cancelling
 from ruamel.yaml import YAML
 
-from orderproof.flows.accelerator import LEASE_S, LIMIT
-from orderproof.tasks.batch.checkpoint import FOLDER, RESULTS_FILE
-from orderproof.tasks.batch.delivery import OUTPUTS_FILE
-from orderproof.tasks.batch.record import read_runs
-from orderproof.tasks.jobs import Job
-from orderproof.tasks.params import load_job
-from orderproof.tasks.promotion import read_promotion
+from flows.accelerator import LEASE_S, LIMIT
+from orderproof.generate.checkpoint import FOLDER, RESULTS_FILE
+from orderproof.generate.delivery import OUTPUTS_FILE
+from orderproof.generate.record import read_runs
+from orderproof.job.params import load_job
+from orderproof.job.spec import Job
+from orderproof.runs.promotion import read_promotion
 from tests.conftest import ROOT
-from tests.e2e.batches import LABELS, generated_places, make_project, write_prompts
 from tests.e2e.scheduling import (
     POOL,
     Deployments,
@@ -42,7 +41,8 @@ from tests.e2e.scheduling import (
     wait_until,
 )
 from tests.infra.test_prefect_yaml import deployments_of
-from tests.tasks.tiny_tokenizer import save_model
+from tests.support.batches import LABELS, generated_places, make_project, write_prompts
+from tests.support.tiny_tokenizer import save_model
 
 pytestmark = pytest.mark.timeout(600)
 PROMPTS, STEP_MS = 600, 20  # 300 steps: some seconds in which things can happen

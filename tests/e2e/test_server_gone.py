@@ -13,9 +13,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from orderproof.tasks.batch.delivery import OUTPUTS_FILE
-from orderproof.tasks.batch.record import read_runs
-from orderproof.tasks.jobs import Job
+from orderproof.generate.delivery import OUTPUTS_FILE
+from orderproof.generate.record import read_runs
+from orderproof.job.spec import Job
 from tests.e2e.test_generate import PROMPTS, job, start, surroundings
 
 __all__ = ["job"]

@@ -16,16 +16,18 @@ from typing import IO, Any
 
 import pytest
 
-from orderproof.tasks.batch.checkpoint import FOLDER, CheckpointError, progress_of
-from orderproof.tasks.batch.coming import SPOOL_FILE, STREAMED_FILE
-from orderproof.tasks.batch.delivery import OUTPUTS_FILE
-from orderproof.tasks.engines import EngineError, Request, client
-from orderproof.tasks.engines.client import VllmEngine
-from orderproof.tasks.files import md5_of
-from orderproof.tasks.jobs import Job
-from orderproof.tasks.prompts.rows import PromptError
-from orderproof.tasks.prompts.stream import Stream
-from tests.e2e.batches import (
+from orderproof.engines import client
+from orderproof.engines.client import VllmEngine
+from orderproof.engines.protocol import EngineError, Request
+from orderproof.generate.checkpoint import FOLDER, CheckpointError, progress_of
+from orderproof.generate.delivery import OUTPUTS_FILE
+from orderproof.generate.windowed_ordering import SPOOL_FILE, STREAMED_FILE
+from orderproof.job.files import md5_of
+from orderproof.job.spec import Job
+from orderproof.prompts.rows import PromptError
+from orderproof.prompts.stream import Stream
+from tests.e2e.test_batch_faults import ids, outputs, run_and
+from tests.support.batches import (
     DRIVER,
     Bytes,
     generated_places,
@@ -36,7 +38,6 @@ from tests.e2e.batches import (
     standin,
     write_prompts,
 )
-from tests.e2e.test_batch_faults import ids, outputs, run_and
 
 WINDOW = 48
 PROMPTS = 400

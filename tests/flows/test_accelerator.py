@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from orderproof.flows.accelerator import AcceleratorError, accelerator
+from flows.accelerator import AcceleratorError, accelerator
 
 # Tells when it holds the accelerator, and holds it until its standard input ends.
 HOLD = """
 import sys
-from orderproof.flows.accelerator import accelerator
+from flows.accelerator import accelerator
 print("started", flush=True)
 with accelerator():
     print("holds", flush=True)

@@ -12,13 +12,14 @@ from typing import Any
 import psutil
 import pytest
 
-from orderproof.flows import batch as batch_flow
-from orderproof.flows.batch import USED_AFTERWARDS, generate_pending, run_batch
-from orderproof.tasks.batch import generation, sending
-from orderproof.tasks.engines import EngineError
-from orderproof.tasks.prompts import PromptError, Serving
-from orderproof.tasks.prompts.source import PromptSource
-from tests.e2e.batches import Bytes, generated_places, make_project
+from flows import batch as batch_flow
+from flows.batch import USED_AFTERWARDS, generate_pending, run_batch
+from orderproof.engines.protocol import EngineError
+from orderproof.generate import generation, select_order
+from orderproof.prompts.request_defaults import Serving
+from orderproof.prompts.rows import PromptError
+from orderproof.prompts.source import PromptSource
+from tests.support.batches import Bytes, generated_places, make_project
 
 
 class Unusable(Bytes):
@@ -38,7 +39,7 @@ def test_an_engine_that_loads_for_nothing_is_ended(tmp_path: Path, monkeypatch: 
     job, tokenizer = make_project(tmp_path / "p", 10), Unusable()
     wanted: Any = tokenizer
     with PromptSource(job.prompts_path, Serving.of(job)) as source:
-        order, _ = sending.order_of(job, source, lambda: wanted)
+        order, _ = select_order.order_of(job, source, lambda: wanted)
         batch = generation.begin(job, source, order, wanted)
         with batch.checkpoint, pytest.raises(PromptError, match="no usable tokenizer"):
             generate_pending(batch)

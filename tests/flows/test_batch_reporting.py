@@ -14,13 +14,13 @@ from uuid import UUID, uuid4
 import httpx
 import pytest
 
-from orderproof.flows import batch_reporting, reporting
-from orderproof.flows.batch_reporting import BatchReporter
-from orderproof.tasks.batch import generation, sending
-from orderproof.tasks.batch.generation import Batch, Generated
-from orderproof.tasks.batch.underway import told
-from orderproof.tasks.prompts.source import PromptSource
-from tests.e2e.batches import Bytes, make_project
+from flows import batch_reporting, reporting
+from flows.batch_reporting import BatchReporter
+from orderproof.generate import generation, select_order
+from orderproof.generate.generation import Batch, Generated
+from orderproof.generate.progress import told
+from orderproof.prompts.source import PromptSource
+from tests.support.batches import Bytes, make_project
 
 PROMPTS = 40
 
@@ -37,7 +37,7 @@ def batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Batch]:
         monkeypatch.setattr(reporting, name, gone)
     job, tokenizer = make_project(tmp_path / "p", PROMPTS), Bytes()
     source = PromptSource(job.prompts_path)
-    order, _ = sending.order_of(job, source, lambda: tokenizer)  # type: ignore[arg-type,return-value]
+    order, _ = select_order.order_of(job, source, lambda: tokenizer)  # type: ignore[arg-type,return-value]
     made = generation.begin(job, source, order, tokenizer)  # type: ignore[arg-type]
     with made.checkpoint:
         yield made

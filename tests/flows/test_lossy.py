@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orderproof.flows.lossy import choose_order
-from orderproof.tasks.files import md5_of
-from orderproof.tasks.promotion.captured import FOLDER
-from orderproof.tasks.prompts import read_prompts, tokenize
-from orderproof.tasks.signals.served import ROUTES_FILE
-from tests.tasks.foresight.foreseen import make_job
+from flows.lossy import choose_order
+from orderproof.job.files import md5_of
+from orderproof.prompts.dataset import read_prompts
+from orderproof.prompts.tokenization import tokenize
+from orderproof.runs.route_artifacts import FOLDER
+from orderproof.signals.served_model import ROUTES_FILE
+from tests.support.captured_job import make_job
 
 
 def test_an_order_by_routes_is_made_on_a_clone_that_has_them_with_its_trial_alone(tmp_path: Path) -> None:

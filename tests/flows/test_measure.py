@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from orderproof.flows import measure
-from orderproof.tasks.prompts import read_prompts, tokenize
-from orderproof.tasks.trial import no_progress
-from tests.tasks.fake_engine import FakeEngine
-from tests.tasks.foresight.foreseen import calibrated, make_job
+from flows import measure
+from orderproof.measure.trial import no_progress
+from orderproof.prompts.dataset import read_prompts
+from orderproof.prompts.tokenization import tokenize
+from tests.support.captured_job import calibrated, make_job
+from tests.support.fake_engine import FakeEngine
 
 BY_ROUTES = {"method": "cluster", "signal": "predicted", "clusters": 2}
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import typer
 
-from orderproof.flows.cli import app
-from orderproof.tasks.params import load_jobs
+from orderproof.cli.main import app
+from orderproof.job.params import load_jobs
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from orderproof.tasks.jobs import OrderSpec
-from orderproof.tasks.signals.served import Served
+from orderproof.job.spec import OrderSpec
+from orderproof.signals.served_model import Served
 from tests.conftest import ROOT
-from tests.e2e.batches import make_project
-from tests.tasks.tiny_tokenizer import save_model
+from tests.support.batches import make_project
+from tests.support.tiny_tokenizer import save_model
 
 sys.path.insert(0, str(ROOT / "infra" / "bench"))  # a script, no package
 

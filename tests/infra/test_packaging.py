@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 import tomllib
+import zipfile
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-CODE = [path for folder in ("flows", "tasks") for path in sorted((ROOT / folder).rglob("*.py"))]
+CODE = [path for folder in ("orderproof", "flows") for path in sorted((ROOT / folder).rglob("*.py"))]
 OF_THE_ENGINE = {"vllm", "torch"}  # worker.py runs where both are; torch is here too, with sentence-transformers
 
 
@@ -31,22 +33,23 @@ def imported(path: Path) -> set[str]:
 def test_every_library_that_is_imported_is_required() -> None:
     required = {canonicalize_name(Requirement(text).name) for text in PROJECT["project"]["dependencies"]}
     distributions = packages_distributions()
-    names = set().union(*map(imported, CODE)) - sys.stdlib_module_names - {"orderproof"} - OF_THE_ENGINE
+    names = (
+        set().union(*map(imported, CODE)) - sys.stdlib_module_names - {"orderproof", "flows", "tasks"} - OF_THE_ENGINE
+    )
     missing = {name for name in names if not required & {canonicalize_name(one) for one in distributions.get(name, ())}}
     assert missing == set()
 
 
 def test_only_the_worker_needs_vllm() -> None:
     users = {path.relative_to(ROOT).as_posix() for path in CODE if "vllm" in imported(path)}
-    assert users == {"tasks/engines/worker.py", "tasks/engines/worker_routing.py"}
+    assert users == {"orderproof/engines/worker.py", "orderproof/engines/worker_routing.py"}
 
 
-def test_every_folder_of_code_is_in_the_wheel() -> None:
-    folders = {"orderproof." + path.parent.relative_to(ROOT).as_posix().replace("/", ".") for path in CODE}
-    assert set(PROJECT["tool"]["setuptools"]["packages"]) == folders
-
-
-def test_every_page_template_is_in_the_wheel() -> None:
-    templates = {path.parent for folder in ("flows", "tasks") for path in (ROOT / folder).rglob("*.j2")}
-    names = {"orderproof." + folder.relative_to(ROOT).as_posix().replace("/", ".") for folder in templates}
-    assert set(PROJECT["tool"]["setuptools"]["package-data"]) == names
+def test_the_wheel_holds_one_package_with_its_templates(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", tmp_path, ROOT]
+    subprocess.run(build, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    held = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in held if ".dist-info/" not in name} == {"orderproof"}
+    kept = [path for path in (ROOT / "orderproof").rglob("*") if path.suffix in (".py", ".j2")]
+    assert {path.relative_to(ROOT).as_posix() for path in kept} <= set(held)

@@ -9,7 +9,7 @@ from ruamel.yaml import YAML
 
 from tests.conftest import ROOT
 
-NIGHTLY, WEEKLY = "orderproof.flows.batch:run_batch", "orderproof.flows.measure:measure_order"
+NIGHTLY, WEEKLY = "flows/batch.py:run_batch", "flows/measure.py:measure_order"
 
 
 def deployments_of(path: Path) -> list[dict[str, Any]]:

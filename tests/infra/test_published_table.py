@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from orderproof.tasks.routing import published
-from orderproof.tasks.routing.published import QWEN3_COSTS, QWEN3_EXPERT_MS, QWEN3_ROUTING, QWEN3_SHUFFLED_TOK_S
-from orderproof.tasks.routing.synthetic import RoutingShape, statistics_of
+from orderproof.routing import published
+from orderproof.routing.published import QWEN3_COSTS, QWEN3_EXPERT_MS, QWEN3_ROUTING, QWEN3_SHUFFLED_TOK_S
+from orderproof.routing.synthetic import RoutingShape, statistics_of
 from tests.conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "infra" / "bench"))  # a script, no package

@@ -7,8 +7,8 @@ import sys
 import numpy as np
 import pytest
 
-from orderproof.tasks.engines.shares import Shares
-from orderproof.tasks.orders import Order
+from orderproof.engines.shares import Shares
+from orderproof.orders.order import Order
 from tests.conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "infra" / "bench"))  # a script, no package

@@ -1,5 +1,0 @@
-"""`python -m orderproof.flows.cli` is the command `orderproof`."""
-
-from orderproof.flows.cli import main
-
-main()

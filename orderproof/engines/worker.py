@@ -1,0 +1,604 @@
+"""The engine's child process: drives vLLM step by step and speaks JSON lines.
+
+In: commands on standard input, one JSON object a line. Out: events on standard output, one JSON object a line.
+This one file imports the standard library and vLLM alone, so that it runs in any environment that has vLLM: the parent
+sends it as text to the interpreter that `engine.command` names. It knows nothing of jobs, orders, trials or trackers,
+sorts nothing, and answers under the numbers that the parent gave.
+
+Commands, in the order in which they may come:
+    {"op": "load", "args": {EngineArgs}, "sampling": {SamplingParams}, "adapters": {name: folder}, "env": {...},
+     "share": {...} or null}
+                                                         → loaded | load_failed
+        with "routing": the text of worker_routing.py, in an engine whose routes can be taken
+    {"op": "probe", "mib": 256}                          → probed
+    {"op": "pass", "sampling": {...}, "queue": 32}       → request lines follow, then "end"; "routing": see there
+        {"op": "request", "n": 0, "ids": [token, ...], "sampling": {...} or null, "lora": "name" or null}
+        {"op": "end"}                                    → outputs and steps as they come, then pass_done
+    end of standard input                                → the process and all it started end at once
+Events: loaded, load_failed, probed, output, routes, failed, steps, idle, pass_done, died.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import difflib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Sequence
+from typing import IO, Any
+
+Line = dict[str, Any]  # one command
+Commands = queue.Queue[Line]
+
+STEPS_PER_EVENT = 256
+HEARTBEAT_S = 5.0
+SILENT_AFTER_S = 2.0  # a parent that has prompts at hand writes the first batch in far less
+GATHERING_S = 20.0  # for the first batch of a parent whose prompts come one by one
+LOWEST_LOGPROB = -9999.0  # JSON has no −∞; vLLM's server says this too
+READ_AHEAD_LINES = 64  # requests parsed ahead of the engine; the pipe holds back the rest
+
+
+def main() -> None:
+    out = _take_stdout()
+    die_with_parent()
+    commands: Commands = queue.Queue(READ_AHEAD_LINES)
+    threading.Thread(target=_read_commands, args=(commands,), daemon=True).start()
+    session = Session(out)
+    while True:
+        session.handle(commands.get(), commands)
+
+
+def _take_stdout() -> IO[str]:
+    """Keep standard output for events alone: whatever vLLM or a library prints goes to standard error."""
+    events = os.fdopen(os.dup(1), "w", buffering=1 << 16, encoding="utf-8")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return events
+
+
+def die_with_parent() -> None:
+    """Ask the kernel for SIGKILL when the parent dies (Linux); end at once if it is dead already."""
+    parent = os.getppid()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        end_group(3)
+
+
+def end_group(code: int) -> None:
+    """End this process and every process that it started: a separate engine core would keep its memory otherwise."""
+    if os.getpgrp() == os.getpid():  # only where the parent gave this process a group of its own
+        os.killpg(0, signal.SIGKILL)
+    os._exit(code)
+
+
+def _read_commands(commands: Commands) -> None:
+    for line in sys.stdin.buffer:
+        commands.put(json.loads(line))
+    end_group(3)
+
+
+class Session:
+    """One loaded engine and the passes that run on it."""
+
+    def __init__(self, out: IO[str]) -> None:
+        self.out = out
+        self.engine: Any = None  # vLLM's LLMEngine, once loaded
+        self.stats: Any = None  # what vLLM's scheduler says of itself, likewise
+        self.routing: Any = None  # worker_routing.py's Routing, in an engine whose routes can be taken
+        self.adapters: dict[str, Any] = {}  # vLLM's LoRARequest, by name
+        self.probe_buffers: list[tuple[object, object, int]] = []
+
+    def emit(self, event: str, **fields: Any) -> None:
+        self.out.write(json.dumps({"event": event, **fields}, ensure_ascii=False))
+        self.out.write("\n")
+
+    def handle(self, command: Line, commands: Commands) -> None:
+        operation = command["op"]
+        try:
+            if operation == "load":
+                os.environ.update(command["env"])  # here too: a container does not inherit the parent's
+                self.load(command)
+            elif operation == "probe":
+                self.emit("probed", seconds=self.probe(command["mib"]))
+            elif operation == "pass":
+                self.run_pass(command, commands)
+        except Exception as error:
+            self.emit("load_failed" if operation == "load" else "died", error=_plain(error), kind=type(error).__name__)
+            self.out.flush()
+            import traceback
+
+            traceback.print_exc()
+            end_group(1)
+        self.out.flush()
+
+    def load(self, command: Line) -> None:
+        """Check every name before the minutes that loading takes, then load, then check what depends on the model."""
+        started, args = time.perf_counter(), command["args"]
+        devices = pin_devices(**command["share"]) if command.get("share") else None
+        sampler = _Sampler(command["sampling"])
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        _refuse_unknown("engine.args", args, [field.name for field in dataclasses.fields(EngineArgs)])
+        _refuse_batch_invariance()
+        module = _module("worker_routing", command["routing"]) if "routing" in command else None
+        if module:
+            args = module.engine_args(args)
+        stats_class = _stats_class()
+        arguments = EngineArgs(**{**args, "disable_log_stats": False})
+        self.engine = LLMEngine.from_engine_args(arguments, stat_loggers=[stats_class])
+        self.stats = stats_class.current
+        self.routing = module.attach(self.engine) if module else None
+        self._check_sampling(sampler)
+        self._load_adapters(command["adapters"])
+        self.emit("loaded", load_s=time.perf_counter() - started, **_describe(self.engine, devices))
+
+    def _check_sampling(self, sampler: _Sampler) -> None:
+        """vLLM's own check of sampling against the model: tokens that it has, grammars that compile, and so on."""
+        prompt, tasks = {"type": "token", "prompt_token_ids": [0]}, self.engine.get_supported_tasks()
+        try:
+            self.engine.input_processor.process_inputs("check", prompt, sampler.usual, tasks)
+        except Exception as error:
+            raise ValueError(f"the job's sampling does not fit the model: {_plain(error)}") from None
+
+    def _load_adapters(self, folders: Line) -> None:
+        if not folders:
+            return
+        from vllm.lora.request import LoRARequest
+        from vllm.triton_utils import HAS_TRITON
+
+        if not HAS_TRITON and self.engine.vllm_config.model_config.is_moe:  # it would die at the first step
+            raise ValueError(
+                "engine.lora_modules: with adapters vLLM runs a mixture of experts on Triton's kernels alone, and "
+                "there is no Triton here. Leave them out, or use an engine on a GPU"
+            )
+        for number, (name, folder) in enumerate(folders.items(), 1):
+            self.adapters[name] = LoRARequest(name, number, folder)
+            try:
+                self.engine.add_lora(self.adapters[name])
+            except Exception as error:
+                raise ValueError(f"engine.lora_modules.{name} cannot be loaded: {_plain(error)}") from None
+
+    def probe(self, mib: int) -> float:
+        """Median seconds to stream `mib` MiB through memory, all allowed processors at once."""
+        threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        share = (mib << 20) // threads
+        if [size for *_, size in self.probe_buffers] != [share] * threads:
+            self.probe_buffers = []
+            for _ in range(threads):
+                source, sink = (ctypes.create_string_buffer(share) for _ in range(2))
+                ctypes.memset(source, 1, share)
+                self.probe_buffers.append((sink, source, share))
+        times = []
+        for _ in range(7):
+            pool = [threading.Thread(target=ctypes.memmove, args=buffers) for buffers in self.probe_buffers]
+            started = time.perf_counter()
+            for thread in pool:
+                thread.start()
+            for thread in pool:
+                thread.join()
+            times.append(time.perf_counter() - started)
+        return sorted(times)[len(times) // 2]
+
+    def run_pass(self, command: Line, commands: Commands) -> None:
+        """Feed a bounded queue in the given order and step until all is out."""
+        engine, limit = self.engine, command["queue"]
+        sampler = _Sampler(command["sampling"])
+        if engine.vllm_config.cache_config.enable_prefix_caching and not engine.reset_prefix_cache():
+            raise RuntimeError("vLLM did not empty its prefix cache, so this pass would find what the last one left")
+        self.stats.clear()
+        if self.routing:
+            self.routing.begin(command.get("routing") or {})
+        steps = _StepLog(self)
+        # As many as fit, so that the first batch does not depend on how fast the parent writes; fewer where it falls
+        # silent or takes too long, because its own prompts come as a stream.
+        first = self._take(commands, limit, wait=True, patience_s=SILENT_AFTER_S)
+        steal, hardware = CpuSteal(), accelerator()
+        started = time.perf_counter()
+        flying, ended = self._feed(first, sampler)  # not the engine's own count, which is of samples
+        while flying or not ended:
+            if not ended and flying < limit:
+                added, ended = self._feed(self._take(commands, limit - flying, wait=not flying), sampler)
+                flying += added
+                if not flying:
+                    continue
+            before = time.perf_counter()
+            outputs = engine.step()
+            now = time.perf_counter()
+            steps.add(now - before, self.stats.running, self.stats.waiting, now)
+            flying -= self._emit_outputs(outputs, now - started)
+        wall_s = time.perf_counter() - started
+        steps.flush()
+        self.emit(
+            "pass_done",
+            wall_s=wall_s,
+            steal=steal.share(),
+            accelerator={**hardware, **accelerator("after_")},
+            **self.stats.sums,
+        )
+        self.out.flush()
+        _give_memory_back()
+
+    def _take(self, commands: Commands, most: int, *, wait: bool, patience_s: float = 0.0) -> list[Line]:
+        """Up to `most` lines: those that are there, and each that comes within `patience_s` of the last.
+
+        Args:
+            wait: for a first one, however long it takes.
+        """
+        lines, until = [self._wait(commands)] if wait else [], time.monotonic() + GATHERING_S
+        with contextlib.suppress(queue.Empty):
+            while len(lines) < most and not (lines and lines[-1]["op"] == "end") and time.monotonic() < until:
+                lines.append(commands.get(timeout=patience_s))
+        return lines
+
+    def _wait(self, commands: Commands) -> Line:
+        """The next line, however long it takes, with signs of life meanwhile."""
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return commands.get(timeout=HEARTBEAT_S)
+            self.emit("idle")
+            self.out.flush()
+
+    def _feed(self, lines: list[Line], sampler: _Sampler) -> tuple[int, bool]:
+        """Hand requests to the engine. A request that it refuses is answered as failed; the others go on.
+
+        Returns how many it took, and whether these were the last.
+        """
+        from vllm.exceptions import VLLMClientError
+
+        taken = 0
+        for line in lines:
+            if line["op"] == "end":
+                return taken, True
+            prompt = {"type": "token", "prompt_token_ids": line["ids"]}
+            try:
+                params, lora = sampler.params(line.get("sampling")), self._adapter(line.get("lora"))
+                self.engine.add_request(str(line["n"]), prompt, params, lora_request=lora)
+                taken += 1
+            except (VLLMClientError, ValueError, TypeError) as error:
+                self.emit("failed", n=line["n"], error=_plain(error))
+        return taken, False
+
+    def _adapter(self, name: str | None) -> Any:
+        if name is not None and name not in self.adapters:
+            raise ValueError(f"no adapter {name!r} is in engine.lora_modules")
+        return self.adapters[name] if name else None
+
+    def _emit_outputs(self, outputs: list[Any], at_s: float) -> int:
+        done = 0
+        for output in outputs:
+            if not output.finished:
+                continue
+            done += 1
+            if self.routing and (routes := self.routing.take(output)):
+                self.emit("routes", n=int(output.request_id), **routes)
+            self.emit(
+                "output",
+                n=int(output.request_id),
+                completions=[_completion(one) for one in output.outputs],
+                cached=output.num_cached_tokens or 0,
+                scheduled=output.metrics.scheduled_ts if output.metrics else 0.0,
+                at_s=round(at_s, 6),
+            )
+        if done:
+            self.out.flush()  # a finished request leaves this process at once: a kill loses none
+        return done
+
+
+def _completion(one: Any) -> dict[str, Any]:
+    """One sample of a request, under the names that the parent has for its parts."""
+    parts = {
+        "token_ids": list(one.token_ids),
+        "text": one.text,
+        "finish_reason": one.finish_reason,
+        "stop_reason": one.stop_reason,
+    }
+    if one.logprobs is not None:
+        parts["logprobs"] = [
+            [[token, max(about.logprob, LOWEST_LOGPROB), about.decoded_token or ""] for token, about in likely.items()]
+            for likely in one.logprobs
+        ]
+    return parts
+
+
+class _Sampler:
+    """vLLM's SamplingParams from plain mappings, the usual case made once."""
+
+    def __init__(self, base: Line) -> None:
+        self.base = base
+        self.usual = self._make({})
+
+    def params(self, own: Line | None) -> object:
+        return self._make(own) if own else self.usual
+
+    def _make(self, own: Line) -> object:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, StructuredOutputsParams
+
+        fields = {**self.base, **own}
+        for key, kind in (
+            ("structured_outputs", StructuredOutputsParams),
+            ("repetition_detection", RepetitionDetectionParams),
+        ):
+            if isinstance(fields.get(key), dict):
+                fields[key] = kind(**fields[key])
+        if isinstance(fields.get("logit_bias"), dict):  # JSON has texts for keys
+            fields["logit_bias"] = {int(token): bias for token, bias in fields["logit_bias"].items()}
+        _refuse_unknown("sampling", fields, SamplingParams.__struct_fields__)
+        _refuse_seed(fields.get("seed"))
+        return SamplingParams(**fields, output_kind=RequestOutputKind.FINAL_ONLY)
+
+
+def _refuse_unknown(where: str, given: Line, known: Sequence[str]) -> None:
+    for key in given:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            raise ValueError(f"{where}.{key} is not one of vLLM's" + (f": did you mean {near[0]!r}?" if near else ""))
+
+
+def _refuse_seed(seed: object) -> None:
+    """vLLM looks at a seed only in the step that draws with it, and one that does not fit ends the engine there."""
+    if seed is not None and not (isinstance(seed, int) and -(2**63) <= seed < 2**63):
+        raise ValueError(f"sampling.seed must be a whole number of 64 bits, not {seed!r}")
+
+
+class _StepLog:
+    """Step times and batch sizes, sent in lots; a lot at least every few seconds is the sign of life."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.sent = time.perf_counter()
+        self.ms: list[float] = []
+        self.running: list[int] = []
+        self.waiting: list[int] = []
+
+    def add(self, seconds: float, running: int, waiting: int, now: float) -> None:
+        self.ms.append(round(seconds * 1000, 4))
+        self.running.append(running)
+        self.waiting.append(waiting)
+        if len(self.ms) >= STEPS_PER_EVENT or now - self.sent > HEARTBEAT_S:
+            self.flush()
+            self.sent = now
+
+    def flush(self) -> None:
+        if self.ms:
+            self.session.emit("steps", ms=self.ms, running=self.running, waiting=self.waiting)
+            self.session.out.flush()
+            self.ms, self.running, self.waiting = [], [], []
+
+
+def _stats_class() -> Any:
+    """A class for vLLM to make one of: what its scheduler said of the newest step, and its sums over a pass."""
+    from vllm.v1.metrics.loggers import StatLoggerBase
+
+    class StepStats(StatLoggerBase):
+        current: StepStats
+
+        def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+            self.clear()
+            StepStats.current = self
+
+        def clear(self) -> None:
+            self.running = self.waiting = 0
+            self.sums = dict.fromkeys(("preempted", "prefix_queries", "prefix_hits"), 0)
+
+        def record(
+            self, scheduler_stats: Any, iteration_stats: Any, mm_cache_stats: Any = None, engine_idx: int = 0, **_: Any
+        ) -> None:
+            if scheduler_stats is not None:
+                self.running = scheduler_stats.num_running_reqs
+                self.waiting = scheduler_stats.num_waiting_reqs
+                prefix = scheduler_stats.prefix_cache_stats
+                if prefix is not None:
+                    self.sums["prefix_queries"] += prefix.queries
+                    self.sums["prefix_hits"] += prefix.hits
+            if iteration_stats is not None:
+                self.sums["preempted"] += iteration_stats.num_preempted_reqs
+
+        def log_engine_initialized(self) -> None:
+            pass
+
+    return StepStats
+
+
+def _refuse_batch_invariance() -> None:
+    """Where vLLM has no batch-invariant mode but would say so late, if at all.
+
+    Tried with 0.32 on CPUs: a mixture of experts does not load ("No Unquantized MoE backend supports …"), a dense model
+    does, and dies at its first step. vLLM's documentation asks for the devices that the message names.
+    """
+    if os.environ.get("VLLM_BATCH_INVARIANT", "0") == "0":
+        return
+    from vllm.platforms import current_platform as platform
+
+    if platform.is_cpu() or (platform.is_cuda() and not platform.has_device_capability(80)):
+        raise ValueError(
+            "vLLM has no batch-invariant mode (engine.batch_invariant, VLLM_BATCH_INVARIANT) for this device: it needs "
+            "an NVIDIA GPU of compute capability 8.0 or higher, an AMD Instinct (gfx90a, gfx942, gfx950) or Intel's XPU"
+        )
+
+
+def _module(name: str, source: str) -> Any:
+    """A module from its text: it needs no file here."""
+    module = types.ModuleType(name)
+    sys.modules[name] = module  # dataclasses look there
+    exec(compile(source, f"{name}.py", "exec"), module.__dict__)
+    return module
+
+
+def _describe(engine: Any, devices: list[str] | None) -> dict[str, Any]:
+    """Versions, device and the settings that vLLM arrived at."""
+    import platform
+
+    import torch
+    import vllm
+    from vllm.platforms import current_platform
+
+    config = engine.vllm_config
+    blocks = config.cache_config.num_gpu_blocks or 0
+    return {
+        "versions": {"vllm": vllm.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "machine": {
+            "device": current_platform.get_device_name(0) if not current_platform.is_cpu() else _processor(),
+            "device_type": current_platform.device_type,
+            "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "system": platform.platform(),
+        },
+        "settings": {
+            "max_model_len": config.model_config.max_model_len,
+            "max_num_seqs": config.scheduler_config.max_num_seqs,
+            "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
+            "policy": str(config.scheduler_config.policy),
+            "dtype": str(config.model_config.dtype),
+            "mode": "eager" if config.model_config.enforce_eager else "compiled",
+            "prefix_caching": bool(config.cache_config.enable_prefix_caching),
+            "kv_cache_tokens": blocks * config.cache_config.block_size,
+            "in_process": os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0",
+            **({"devices": devices} if devices else {}),
+        },
+    }
+
+
+def pin_devices(replica: int, replicas: int, ranks: int, devices: list[str] | None, own: list[str]) -> list[str]:
+    """Keep this process to the devices of one of several replicas, before vLLM touches any, and name them.
+
+    Accelerators where vLLM is built for them, otherwise processors.
+
+    Args:
+        ranks: devices that vLLM takes (accelerators), or worker processes that share them (processors).
+        devices: named by the user; None: an equal part of those that this process may use.
+        own: variables that the user set, which win.
+    """
+    from vllm.platforms import current_platform
+
+    if current_platform.is_cpu():
+        return _keep_to_processors(replica, replicas, ranks, devices, own)
+    variable = current_platform.device_control_env_var
+    if devices is None:
+        listed = [word for word in os.environ.get(variable, "").split(",") if word]
+        visible = listed or [str(k) for k in range(current_platform.device_count())]
+        if len(visible) < replicas * ranks:
+            raise ValueError(f"{replicas} replicas of {ranks} devices need {replicas * ranks}, and {len(visible)} are "
+                             "visible: lower engine.replicas, or name other devices in engine.devices")  # fmt: skip
+        devices = visible[replica * ranks : (replica + 1) * ranks]
+    os.environ[variable] = ",".join(devices)
+    return devices
+
+
+def _keep_to_processors(
+    replica: int, replicas: int, ranks: int, devices: list[str] | None, own: list[str]
+) -> list[str]:
+    """Bind this process to its processors, with one computing thread for each core of them."""
+    import torch
+
+    if "VLLM_CPU_OMP_THREADS_BIND" in own or not hasattr(os, "sched_setaffinity"):
+        return []
+    if devices is None:
+        cores = _cores(os.sched_getaffinity(0))
+        cores = cores[replica * len(cores) // replicas : (replica + 1) * len(cores) // replicas]
+    else:
+        cores = _cores({int(word) for word in devices})
+    if len(cores) < ranks:
+        raise ValueError(f"replica {replica + 1} of {replicas} has {len(cores)} processor cores for {ranks} workers: "
+                         "lower engine.replicas, or name its processors in engine.devices")  # fmt: skip
+    processors = sorted(processor for core in cores for processor in core)
+    for task in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # a thread that ended meanwhile
+            os.sched_setaffinity(int(task), processors)
+    # vLLM binds the threads of worker processes of its own by this, and leaves those of this process alone.
+    firsts = [str(core[0]) for core in cores]
+    parts = [firsts[rank * len(cores) // ranks : (rank + 1) * len(cores) // ranks] for rank in range(ranks)]
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(",".join, parts))
+    if "OMP_NUM_THREADS" not in own:
+        os.environ["OMP_NUM_THREADS"] = str(len(cores))
+        torch.set_num_threads(len(cores))
+    return [str(processor) for processor in processors]
+
+
+def _cores(processors: set[int]) -> list[list[int]]:
+    """Processors by the core that they share, cores of one package beside each other."""
+
+    def core(processor: int) -> tuple[int, int]:
+        folder = f"/sys/devices/system/cpu/cpu{processor}/topology"
+        try:
+            with open(f"{folder}/physical_package_id") as package, open(f"{folder}/core_id") as number:
+                return int(package.read()), int(number.read())
+        except (OSError, ValueError):
+            return 0, processor
+
+    cores: dict[tuple[int, int], list[int]] = {}
+    for processor in sorted(processors):
+        cores.setdefault(core(processor), []).append(processor)
+    return [cores[key] for key in sorted(cores)]
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as source:
+        for line in source:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return "CPU"
+
+
+class CpuSteal:
+    """Share of processor time that the host took since this was made; 0 where the system does not tell."""
+
+    def __init__(self) -> None:
+        self.before = self._read()
+
+    @staticmethod
+    def _read() -> tuple[int, int]:
+        with contextlib.suppress(OSError), open("/proc/stat") as source:
+            ticks = [int(word) for word in source.readline().split()[1:9]]
+            return ticks[7], sum(ticks)
+        return 0, 0
+
+    def share(self) -> float:
+        stolen, total = (now - then for now, then in zip(self._read(), self.before, strict=True))
+        return stolen / total if total else 0.0
+
+
+def accelerator(prefix: str = "") -> dict[str, float]:
+    """Clock, temperature and throttling of the NVIDIA devices, worst of all; empty where there are none."""
+    try:
+        import vllm.third_party.pynvml
+
+        pynvml: Any = vllm.third_party.pynvml
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(k) for k in range(pynvml.nvmlDeviceGetCount())]
+        slow = pynvml.nvmlClocksThrottleReasonHwSlowdown | pynvml.nvmlClocksThrottleReasonSwThermalSlowdown
+        readings = {
+            "sm_clock_mhz": min(pynvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_SM) for h in handles),
+            "temperature_c": max(pynvml.nvmlDeviceGetTemperature(h, pynvml.NVML_TEMPERATURE_GPU) for h in handles),
+            "throttled": max(bool(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(h) & slow) for h in handles),
+        }
+        return {prefix + key: float(value) for key, value in readings.items()}
+    except Exception:  # any fault of an optional library means: no reading
+        return {}
+
+
+def _give_memory_back() -> None:
+    """Return freed pages to the system: without it resident memory grows over thousands of requests."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _plain(error: BaseException) -> str:
+    """The error's own words on one line; of a chain, the first cause, which names what was wrong."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split())[:2000] or type(error).__name__
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Which way to order saves the most experts? Asked of captured prompts by replay, never of timed passes.
+
+In: ways to order, captured routes and their prompts. Out: a `Choice` for each, best first. Knows nothing of times,
+engines or trials.
+
+Held out: the captured prompts are halved at random. What a way to order learns from routes it learns from one half, and
+the other half is ordered by it and replayed; then the halves change places.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orderproof.job.spec import OrderSpec
+from orderproof.orders.greedy import fewest_new
+from orderproof.orders.registry import make_order
+from orderproof.orders.shuffled import shuffle
+from orderproof.orders.view import PromptView
+from orderproof.routing.errors import RoutingError
+from orderproof.routing.experts import frequencies
+from orderproof.routing.routes import Routes
+from orderproof.routing.routes_writer import write_routes
+from orderproof.routing.simulate import EngineShape, tally_captured
+from orderproof.signals.prediction import LEAST_PROMPTS, fit, predictor_path, write_predictor
+from orderproof.signals.registry import ROUTING_SIGNALS
+from orderproof.signals.served_model import ROUTES_FILE, Served
+
+SHUFFLES = 5  # whose mean is what a way to order saves against
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way to order, on prompts that it did not learn from."""
+
+    spec: OrderSpec
+    experts_per_step: float  # distinct ones per layer
+    saved: float  # share of those that a shuffle reads
+
+
+@dataclass(frozen=True)
+class Choices:
+    """All of them, best first; of equals the one named first."""
+
+    ranked: tuple[Choice, ...]
+    shuffled: float  # distinct experts per layer and step
+    oracle: float  # likewise: greedy by the real routes: a yardstick and no bound, since hindsight can order better
+
+    @property
+    def headroom(self) -> float:
+        """Share of a shuffle's experts that the oracle saves."""
+        return 1 - self.oracle / self.shuffled
+
+
+def choose(
+    specs: Sequence[OrderSpec],
+    prompts: PromptView,
+    routes: Routes,
+    served: Served,
+    setting: EngineShape,
+    seed: int = 0,
+) -> Choices:
+    """Rank ways to order.
+
+    Args:
+        prompts: in them stand all captured ones.
+        served: the model; its routes are not looked at.
+        setting: the engine; each prompt ends when its captured tokens do.
+
+    Raises:
+        RoutingError: too few captured prompts to learn from one half and look at the other.
+        OrderError, SignalError: a way to order cannot be applied to these prompts.
+    """
+    if len(routes) < 2 * LEAST_PROMPTS:
+        raise RoutingError(
+            f"{routes.path}: {len(routes)} captured prompts, and choosing among orders takes {2 * LEAST_PROMPTS}: "
+            "half to learn from, half to look at. Capture more with `orderproof capture JOB --prompts N`"
+        )
+    place = {prompt_id: i for i, prompt_id in enumerate(prompts.ids)}
+    drawn = shuffle(len(routes), seed)
+    halves = np.sort(drawn[: len(drawn) // 2]), np.sort(drawn[len(drawn) // 2 :])
+    served = replace(served, batch=setting.batch, batched_tokens=setting.batched_tokens)
+    captured = replace(prompts.take([place[prompt_id] for prompt_id in routes.ids]), served=served)
+    counted = []
+    for learned, held in (halves, halves[::-1]):
+        with _learned(specs, prompts, routes, learned, served) as known:
+            counted.append(experts_read(specs, replace(captured, served=known), routes, held, setting, seed))
+    *means, best, shuffled = np.mean(counted, axis=0).tolist()
+    choices = [Choice(spec, mean, 1 - mean / shuffled) for spec, mean in zip(specs, means, strict=True)]
+    return Choices(tuple(sorted(choices, key=lambda choice: choice.experts_per_step)), shuffled, best)
+
+
+def experts_read(
+    specs: Sequence[OrderSpec],
+    captured: PromptView,
+    routes: Routes,
+    held: NDArray[np.int64],
+    setting: EngineShape,
+    seed: int = 0,
+) -> list[float]:
+    """What orders of some captured prompts read, by replay.
+
+    Args:
+        captured: as the routes have them, with the served model as it is known.
+        held: places among them, ascending.
+
+    Returns:
+        Distinct experts per layer and step of each order, of the oracle, and of a shuffle (the mean of SHUFFLES).
+
+    Raises:
+        OrderError, SignalError: a way to order cannot be applied to these prompts.
+    """
+    view, samples = captured.take(held.tolist()), dict(enumerate(captured.samples(range(len(captured)))))
+    orders = [make_order(spec, view, "").permutation for spec in specs]
+    orders.append(oracle(routes, held, captured.at_once() or setting.batch))
+    shuffles = [shuffle(len(held), seed + k) for k in range(SHUFFLES)]
+    tallies = [tally_captured(routes, held[order].tolist(), setting, samples) for order in orders + shuffles]
+    found = [one.experts_per_layer for one in tallies]
+    return [*found[:-SHUFFLES], float(np.mean(found[-SHUFFLES:]))]
+
+
+def oracle(routes: Routes, places: NDArray[np.int64], beside: int) -> NDArray[np.int64]:
+    """The greedy order by how often each prompt's answer really used each expert.
+
+    Args:
+        beside: prompts that run at once.
+
+    Returns:
+        int64[n]: which of `places` is sent k-th.
+    """
+    record = routes.record
+    likely = [np.minimum(frequencies(routes[k].decode, record.experts) * record.top_k, 1) for k in places.tolist()]
+    return fewest_new([np.array(likely, np.float32)], beside - 1, pool=max(1, len(places)))
+
+
+def _learned(
+    specs: Sequence[OrderSpec], prompts: PromptView, routes: Routes, learned: NDArray[np.int64], served: Served
+) -> AbstractContextManager[Served]:
+    if any(spec.signal in ROUTING_SIGNALS for spec in specs):
+        return learned_from(routes, learned, prompts, served)
+    return contextlib.nullcontext(replace(served, routes=None))
+
+
+@contextlib.contextmanager
+def learned_from(routes: Routes, learned: NDArray[np.int64], prompts: PromptView, served: Served) -> Iterator[Served]:
+    """The served model as it were known had only those routes been captured that stand at the places `learned`.
+
+    Args:
+        prompts: in them stand all captured ones.
+
+    Raises:
+        SignalError: they are too few to learn from.
+    """
+    known = replace(served, routes=None)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / ROUTES_FILE
+        with write_routes(path, routes.record) as writer:
+            for k in learned.tolist():
+                writer.add(routes[k].prompt_id, routes[k].prompt_tokens, routes[k].experts)
+        with Routes(path) as half:
+            write_predictor(predictor_path(path), fit(prompts, half, known))
+        yield replace(known, routes=path)

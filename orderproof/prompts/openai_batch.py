@@ -1,0 +1,158 @@
+"""A row of OpenAI's batch format → `Prompt`, as vLLM's `run-batch` would take it.
+
+In: a row with `custom_id`, `method`, `url` and `body`, and what the job serves. Out: a `Prompt`, whose sampling is
+complete but for the job's own; or a `PromptError` that names file, line, id and key. `label` and `reference` may stand
+beside the body. Knows nothing of how files are read or outputs written.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from orderproof.prompts.openai_body import CHAT, COMPLETIONS, sampling_of, template_arguments
+from orderproof.prompts.request_defaults import VLLM_MAX_TOKENS, Serving, nearest
+from orderproof.prompts.rows import (
+    Fail,
+    Messages,
+    Prompt,
+    PromptError,
+    checked_id,
+    checked_messages,
+    checked_text,
+    kind_of,
+    optional_text,
+    refuse_misspelt,
+    shown,
+)
+
+FIELDS = ("custom_id", "method", "url", "body", "label", "reference")
+NOT_BESIDE_A_BODY = {
+    "text": "in `body.messages` or `body.prompt`",
+    "sampling": "in `body`",
+    "lora": "as `body.model`",
+    "id": "as `custom_id`",
+}
+MESSAGE_KEYS = ("role", "content", "name")
+
+
+def is_request(record: Mapping[str, Any]) -> bool:
+    """Recognised by its fields, whatever the file is called."""
+    return "custom_id" in record and "text" not in record
+
+
+def prompt_of(path: Path, number: int, record: Mapping[str, Any], serving: Serving | None) -> Prompt:
+    """Check a row and make it a prompt.
+
+    Args:
+        serving: None: outside of a job, where no engine's defaults are known and any model may be named.
+
+    Raises:
+        PromptError: the first thing wrong.
+    """
+    fail: Fail = functools.partial(PromptError, path, row=number)
+    id = checked_id(record, "custom_id", fail)
+    fail = functools.partial(fail, id=id)
+    refuse_misspelt(record, fail, FIELDS)
+    for field, where in NOT_BESIDE_A_BODY.items():
+        if field in record:
+            raise fail(f"`{field}` stands beside `body`", f"In a batch file it stands {where}")
+    endpoint, body = _endpoint(record, fail), _body(record, fail)
+    sampling = sampling_of(body, endpoint, fail)
+    return Prompt(
+        id=id,
+        text=_messages(body, fail) if endpoint == CHAT else _plain(body, fail),
+        label=optional_text(record, "label", fail),
+        sampling=_complete(sampling, endpoint, serving) or None,
+        reference=optional_text(record, "reference", fail),
+        line=number,
+        lora=_adapter(body, serving, fail),
+        chat_template_args=template_arguments(body, fail) if endpoint == CHAT else None,
+        endpoint=endpoint,
+    )
+
+
+def _endpoint(record: Mapping[str, Any], fail: Fail) -> str:
+    method, url = record.get("method", "POST"), record.get("url")
+    if method != "POST":
+        raise fail(f"`method` must be POST, not {shown(method)}", "Correct it")
+    if url not in (CHAT, COMPLETIONS):
+        raise fail(f"`url` {shown(url)} is not supported", f"Use {CHAT} or {COMPLETIONS}")
+    return str(url)
+
+
+def _body(record: Mapping[str, Any], fail: Fail) -> Mapping[str, Any]:
+    body = record.get("body")
+    if not isinstance(body, dict):
+        problem = f"`body` must be an object, not {kind_of(body)}"
+        raise fail(problem, 'Write {"model": …, "messages": […]}', flaw="text")
+    return body
+
+
+def _messages(body: Mapping[str, Any], fail: Fail) -> Messages:
+    messages = body.get("messages")
+    if not isinstance(messages, list):
+        raise fail(f"`body.messages` must be a list, not {kind_of(messages)}", "Give chat messages", flaw="text")
+    return checked_messages([_message(message, k, fail) for k, message in enumerate(messages, 1)], fail)
+
+
+def _message(message: Any, number: int, fail: Fail) -> Any:
+    """A message whose content is one text; several parts would be joined in ways that depend on the template."""
+    if not isinstance(message, dict):
+        return message
+    for key in message:
+        if key not in MESSAGE_KEYS and message[key] is not None:
+            remedy = "Tools, reasoning and media are not supported: leave it out"
+            raise fail(f"`{key}` of message {number} is not supported", remedy)
+    said = {key: value for key, value in message.items() if value is not None or key in ("role", "content")}
+    if isinstance(content := message.get("content"), list):
+        kinds = [part.get("type") if isinstance(part, dict) else kind_of(part) for part in content]
+        if kinds != ["text"]:
+            remedy = "Only text is supported, in one part: join the texts, and leave images, audio and video out"
+            raise fail(f"`content` of message {number} has parts of {', '.join(map(str, kinds)) or 'nothing'}", remedy)
+        said["content"] = content[0].get("text")
+    return said
+
+
+def _plain(body: Mapping[str, Any], fail: Fail) -> str:
+    prompt = body.get("prompt")
+    if isinstance(prompt, list):
+        remedy = "Give one text a row; token ids and lists of prompts are not supported"
+        raise fail("`body.prompt` is a list", remedy, flaw="text")
+    return checked_text(prompt, "`body.prompt`", fail)
+
+
+def _adapter(body: Mapping[str, Any], serving: Serving | None, fail: Fail) -> str | None:
+    """The adapter that `model` names; None: the model itself."""
+    name = body.get("model")
+    if name is None or serving is None or name in serving.models:
+        return None
+    if not isinstance(name, str):
+        raise fail(f"`body.model` must be text, not {kind_of(name)}", "Name the job's model, or leave it out")
+    if name in serving.adapters:
+        return name
+    remedy = "Correct it, or name it in engine.args.served_model_name or engine.lora_modules of the job"
+    raise fail(
+        f"`body.model` {shown(name)} is not served here; {nearest(name, (*serving.adapters, *serving.models))}", remedy
+    )
+
+
+def _complete(sampling: dict[str, Any], endpoint: str, serving: Serving | None) -> dict[str, Any]:
+    """With a server's defaults where the body says nothing; the job's own sampling lies under them in the engine.
+
+    A chat without `max_tokens` may fill the model's length, a completion has vLLM's 16.
+    """
+    if serving is None:
+        return sampling
+    complete = {**serving.defaults, **sampling}
+    if endpoint == CHAT and "max_tokens" not in {**complete, **serving.job.sampling}:
+        complete["max_tokens"] = None
+    elif endpoint == COMPLETIONS and "max_tokens" not in sampling:
+        complete.pop("max_tokens", None)  # a completion's 16 goes before the model's own
+    if serving.most_tokens is not None:
+        usual = None if endpoint == CHAT else VLLM_MAX_TOKENS
+        asked = complete.get("max_tokens", serving.job.sampling.get("max_tokens", usual))
+        complete["max_tokens"] = serving.most_tokens if asked is None else min(asked, serving.most_tokens)
+    return complete

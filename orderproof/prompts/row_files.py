@@ -1,0 +1,279 @@
+"""Files of rows that any tool may have written: JSON lines or Parquet, each row with an id.
+
+In: a path, or `-` for the standard input. Out: `Rows`, which give ids, labels and texts and write the rows again in any
+order, each as it was. Knows nothing of orders, nor of what our own prompt files must hold (rows.py does).
+
+Of JSON lines only ids, labels and offsets are held, so a million rows are fine; a row's bytes are copied from the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, BinaryIO, Protocol, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from orderproof.job.errors import OrderproofError
+from orderproof.prompts.tail_lines import BYTE_ORDER_MARK, LINE_LIMIT_BYTES, STANDARD_STREAM
+
+ID_FIELDS = ("id", "custom_id")  # ours, and that of OpenAI's batch format
+BATCH_FIELDS = frozenset({"body", "response"})  # of that format's requests and answers
+PARQUET_MAGIC = b"PAR1"
+PARQUET_BATCH_ROWS = 1 << 16
+
+
+class RowError(OrderproofError):
+    """A file or a row of it that cannot be used: which, why, and what to do."""
+
+
+class Rows(Protocol):
+    """N rows in the file's order."""
+
+    @property
+    def name(self) -> str:
+        """Of the file, for messages."""
+        ...
+
+    @property
+    def suffix(self) -> str:
+        """That files of this kind have."""
+        ...
+
+    @property
+    def ids(self) -> Sequence[str]: ...
+
+    @property
+    def labels(self) -> Sequence[str | None]: ...
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Line or row in the file, from 1."""
+        ...
+
+    def record(self, i: int) -> Mapping[str, Any]:
+        """Row i as it was parsed, read again."""
+        ...
+
+    def md5(self) -> str:
+        """Of the file."""
+        ...
+
+    def write(self, permutation: Sequence[int], sink: IO[bytes]) -> None:
+        """The k-th row written is row permutation[k]."""
+        ...
+
+
+@contextlib.contextmanager
+def open_source(source: str | Path) -> Iterator[tuple[str, io.BufferedReader]]:
+    """A file's name for messages, and its bytes. Raises RowError if it cannot be read."""
+    if str(source) == STANDARD_STREAM:
+        if sys.stdin is None:  # a shell's `<&-`
+            raise RowError("standard input: is closed. Give a pipe or a file")
+        yield "standard input", cast(io.BufferedReader, sys.stdin.buffer)
+        return
+    try:
+        file = open(source, "rb")  # noqa: SIM115  (closed below)
+    except OSError as error:
+        raise RowError(f"{source}: cannot be read: {error.strerror}. Check the path") from None
+    with file:
+        yield str(source), file
+
+
+@contextlib.contextmanager
+def open_rows(source: str | Path) -> Iterator[Rows]:
+    """Read a file's rows; see `rows_in`."""
+    with open_source(source) as (name, file), rows_in(name, file) as rows:
+        yield rows
+
+
+@contextlib.contextmanager
+def rows_in(name: str, opened: BinaryIO) -> Iterator[Rows]:
+    """The rows of an opened file. A pipe, which cannot be read twice, is spooled first.
+
+    Raises:
+        RowError: it cannot be read, holds no rows, or a row has no id.
+    """
+    with contextlib.ExitStack() as stack:
+        file = opened
+        if (sys.stdin and opened is sys.stdin.buffer) or not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+            file = stack.enter_context(tempfile.TemporaryFile())
+            shutil.copyfileobj(opened, file)
+        file.seek(0)
+        kind = _Parquet if file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC else _JsonLines
+        rows: Rows = kind(name, file)
+        if not rows.ids:
+            raise _no_rows(name)
+        yield rows
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line as it came."""
+
+    number: int  # in the file, from 1
+    line: bytes  # with its end, without a byte order mark
+    record: Mapping[str, Any]
+    id: str
+    label: str | None
+
+    @property
+    def whole_line(self) -> bytes:
+        """With an end: a last line may lack one, and need not stay last."""
+        return self.line if self.line.endswith(b"\n") else self.line + b"\n"
+
+
+def may_stream(file: io.BufferedReader) -> bool:
+    """Whether rows can be read one after the other: Parquet says at its end how it begins."""
+    return not PARQUET_MAGIC.startswith(file.peek(1)[:1] or b" ")
+
+
+def stream_rows(name: str, file: BinaryIO, hashed: Callable[[bytes], object]) -> Iterator[Row]:
+    """The rows of JSON lines as they come, one in memory at a time. `hashed` gets every byte.
+
+    Raises:
+        RowError: there are none, one is not an object, or one has no id.
+    """
+    number = 0
+    for place, raw in enumerate(iter(lambda: file.readline(LINE_LIMIT_BYTES), b""), 1):
+        if len(raw) == LINE_LIMIT_BYTES:
+            limit = f"{LINE_LIMIT_BYTES >> 20} MiB"
+            raise RowError(f"{name}, line {place} is longer than {limit}: JSON lines hold one object each")
+        hashed(raw)
+        line = raw.removeprefix(BYTE_ORDER_MARK) if place == 1 else raw
+        if line and not line.isspace():
+            number = place
+            record = parse_row(name, line, number)
+            yield Row(number, line, record, _id_of(record, f"{name}, line {number}"), _label_of(record))
+    if not number:
+        raise _no_rows(name)
+
+
+class _JsonLines:
+    suffix = ".jsonl"
+
+    def __init__(self, name: str, file: BinaryIO):
+        self.name, self._file = name, file
+        self.ids: list[str] = []
+        self.labels: list[str | None] = []
+        self.numbers: array[int] = array("q")
+        self._starts: array[int] = array("q")
+        self._lengths: array[int] = array("q")
+        self._newline = b"\n"
+        for number, start, line in self._lines():
+            record = parse_row(name, line, number)
+            self.ids.append(_id_of(record, f"{name}, line {number}"))
+            self.labels.append(_label_of(record))
+            self.numbers.append(number)
+            self._starts.append(start)
+            self._lengths.append(len(line))
+            if line.endswith(b"\r\n"):
+                self._newline = b"\r\n"
+
+    def record(self, i: int) -> dict[str, Any]:
+        return parse_row(self.name, self._bytes(i), self.numbers[i])
+
+    def md5(self) -> str:
+        return _md5(self._file)
+
+    def write(self, permutation: Sequence[int], sink: IO[bytes]) -> None:
+        """The byte order mark stays at the beginning; a last line without an end gets one: it may not stay last."""
+        sink.write(self._mark)
+        for i in permutation:
+            line = self._bytes(i)
+            sink.write(line if line.endswith(b"\n") else line + self._newline)
+
+    def _lines(self) -> Iterator[tuple[int, int, bytes]]:
+        """Number, offset and bytes of each line that is not blank. Lines end at b"\\n" alone."""
+        self._file.seek(0)
+        self._mark = BYTE_ORDER_MARK if self._file.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK else b""
+        start = self._file.seek(len(self._mark))
+        for number, line in enumerate(self._file, 1):
+            if not line.isspace():
+                yield number, start, line
+            start += len(line)
+
+    def _bytes(self, i: int) -> bytes:
+        return os.pread(self._file.fileno(), self._lengths[i], self._starts[i])
+
+
+class _Parquet:
+    suffix = ".parquet"
+
+    def __init__(self, name: str, file: BinaryIO):
+        self.name, self._file = name, file
+        try:
+            self._table = pq.read_table(file)
+        except (OSError, pa.ArrowException) as error:
+            raise RowError(f"{name}: not readable as Parquet: {' '.join(str(error).split())}. Write it again") from None
+        columns = [column for column in (*ID_FIELDS, "label") if column in self._table.column_names]
+        records = self._table.select(columns).to_pylist()
+        self.numbers = range(1, len(records) + 1)
+        self.ids = [_id_of(record, f"{name}, row {number}") for number, record in enumerate(records, 1)]
+        self.labels = [_label_of(record) for record in records]
+
+    def record(self, i: int) -> dict[str, Any]:
+        row: dict[str, Any] = self._table.slice(i, 1).to_pylist()[0]
+        return row
+
+    def md5(self) -> str:
+        return _md5(self._file)
+
+    def write(self, permutation: Sequence[int], sink: IO[bytes]) -> None:
+        with pq.ParquetWriter(sink, self._table.schema, compression="zstd") as writer:
+            for start in range(0, len(permutation), PARQUET_BATCH_ROWS):
+                writer.write_table(self._table.take(pa.array(permutation[start : start + PARQUET_BATCH_ROWS])))
+
+
+def parse_row(name: str, line: bytes, number: int) -> dict[str, Any]:
+    """A line of JSON. Raises RowError if it is no object."""
+    try:
+        record = json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        problem = f"byte 0x{line[error.start]:02x} is not UTF-8. Convert the file, perhaps with iconv"
+    except (ValueError, RecursionError) as error:
+        cut = "" if line.endswith(b"\n") else "; no newline ends the line, so the file may be cut off"
+        problem = f"not JSON ({' '.join(str(error).split())}){cut}. Write one object per line"
+    else:
+        if isinstance(record, dict):
+            return record
+        problem = 'not an object. Write one per line, such as {"id": "a", "text": "…"}'
+    raise RowError(f"{name}, line {number}: {problem}")
+
+
+def _no_rows(name: str) -> RowError:
+    return RowError(f"{name}: there are no rows in it. Give at least one")
+
+
+def _md5(file: BinaryIO) -> str:
+    file.seek(0)
+    digest = hashlib.md5(usedforsecurity=False)
+    while piece := file.read(1 << 20):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _id_of(record: Mapping[str, Any], where: str) -> str:
+    is_batch = "custom_id" in record and not BATCH_FIELDS.isdisjoint(record)
+    fields = reversed(ID_FIELDS) if is_batch else ID_FIELDS  # an answer of run-batch has an `id` that is its own
+    id = next((record[field] for field in fields if record.get(field) is not None), None)
+    if isinstance(id, bool) or not isinstance(id, str | int) or id == "":
+        raise RowError(f"{where}: no usable `id` or `custom_id`. Give every row one, a text or a whole number")
+    return str(id)
+
+
+def _label_of(record: Mapping[str, Any]) -> str | None:
+    label = record.get("label")
+    return None if label is None else sys.intern(str(label))  # few distinct ones, each held once

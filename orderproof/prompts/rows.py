@@ -1,0 +1,224 @@
+"""One row of a prompt file → `Prompt`.
+
+In: a row's number and its fields as they were parsed. Out: a frozen `Prompt`, or a `PromptError` that names file, row
+and id, and what to do. Knows nothing of how files are read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from orderproof.job.errors import OrderproofError
+from orderproof.job.spec import MOST_ASKED, REFUSED_SAMPLING, is_count
+from orderproof.prompts.request_defaults import Serving, nearest
+
+FIELDS = ("id", "text", "label", "sampling", "reference", "lora")
+SHOWN_CHARACTERS = 60  # of an id or value in a message
+
+_FIELD_SET = frozenset(FIELDS)
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # control characters, line ends, surrogates
+_BROKEN_TEXT = re.compile("[\x00\ud800-\udfff]")  # what no tokenizer should meet: NUL and halves of surrogate pairs
+
+Messages = tuple[Mapping[str, str], ...]
+Flaw = Literal["file", "row", "id", "text"]
+Fail = Callable[..., "PromptError"]
+
+
+class PromptError(OrderproofError):
+    """A prompt file or one of its rows that cannot be used.
+
+    Attributes:
+        problem, remedy: what is wrong, and what to do about it.
+        file, row, id: where; `row` is a line of JSON lines or a row of Parquet, from 1, and None for the whole file.
+        flaw: `file`: nothing can be read; `row`: this row is no prompt; `id`, `text`: the row lacks this.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        problem: str,
+        remedy: str,
+        *,
+        row: int | None = None,
+        id: str | None = None,
+        flaw: Flaw = "row",
+    ):
+        self.file, self.row, self.id = file, row, id
+        self.problem, self.remedy, self.flaw = problem.rstrip("."), remedy, flaw
+        where = str(file) + (f", {row_word(file)} {row}" if row else "") + (f" (id {shown(id)})" if id else "")
+        super().__init__(f"{where}: {self.problem}. {remedy}")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One request of a batch. `text` is plain, or chat messages of at least `role` and `content`."""
+
+    id: str
+    text: str | Messages
+    label: str | None = None
+    sampling: Mapping[str, Any] | None = None  # vLLM's SamplingParams, over the job's
+    reference: str | None = None
+    line: int = 0  # of JSON lines, or row of Parquet, from 1
+    lora: str | None = None  # name of an adapter in the job's engine.lora_modules; None: the model itself
+    chat_template_args: Mapping[str, Any] | None = None  # over the job's
+    endpoint: str | None = None  # of a row of a batch file, such as /v1/chat/completions; None: a plain row
+
+
+def prompt_of(path: Path, number: int, record: Mapping[str, Any], serving: Serving | None = None) -> Prompt:
+    """Check a row and make it a prompt.
+
+    Args:
+        serving: None: outside of a job, where any adapter may be named.
+
+    Raises:
+        PromptError: the first thing wrong.
+    """
+    fail: Fail = functools.partial(PromptError, path, row=number)
+    if not record.keys() <= _FIELD_SET:
+        refuse_misspelt(record, fail)
+    id = checked_id(record, "id", fail)
+    fail = functools.partial(fail, id=id)
+    return Prompt(
+        id=id,
+        text=_text(record, fail),
+        label=optional_text(record, "label", fail),
+        sampling=_sampling(record, fail),
+        reference=optional_text(record, "reference", fail),
+        line=number,
+        lora=_lora(record, serving, fail) if "lora" in record else None,
+    )
+
+
+def refuse_misspelt(names: Iterable[str], fail: Fail, fields: tuple[str, ...] = FIELDS) -> None:
+    """Fields are free, but one that looks like a known field that is absent is taken for a mistake."""
+    names = list(names)
+    for name in names:
+        near = difflib.get_close_matches(name.lower(), [f for f in fields if f not in names], 1, cutoff=0.8)
+        if near and name not in fields:
+            raise fail(f"`{name}` is not a field; the nearest is `{near[0]}`", "Rename it, or leave it out")
+
+
+def checked_id(record: Mapping[str, Any], field: str, fail: Fail) -> str:
+    """A row's id, from `id` or, in a batch file, `custom_id`."""
+    value = record.get(field)
+    if value is None:
+        raise fail(f"has no `{field}`{fields_of(record)}", "Give every prompt its own id", flaw="id")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise fail(f"`{field}` must be text or a whole number, not {kind_of(value)}", "Give every prompt its own id")
+    if not value or value.isspace():
+        raise fail(f"`{field}` is empty", "Give every prompt its own id", flaw="id")
+    if _UNPRINTABLE.search(value):
+        raise fail(f"`{field}` {shown(value)} holds a control character", "Use printable ids on one line")
+    return value
+
+
+def _text(record: Mapping[str, Any], fail: Fail) -> str | Messages:
+    value = record.get("text")
+    if value is None:
+        problem = "`text` is null" if "text" in record else f"has no `text`{fields_of(record)}"
+        raise fail(problem, "Give the prompt its text, or leave the row out", flaw="text")
+    if isinstance(value, list):
+        return checked_messages(value, fail)
+    if not isinstance(value, str):
+        raise fail(f"`text` must be text or a list of messages, not {kind_of(value)}", "Write it as a JSON string")
+    return checked_text(value, "`text`", fail)
+
+
+def checked_text(value: Any, name: str, fail: Fail) -> str:
+    """A prompt's text, under the name that it has in the file."""
+    if not isinstance(value, str):
+        raise fail(f"{name} must be text, not {kind_of(value)}", "Write it as a JSON string", flaw="text")
+    if not value or value.isspace():
+        raise fail(f"{name} is empty", "Give the prompt its text, or leave the row out", flaw="text")
+    return _sound(value, name, fail)
+
+
+def checked_messages(value: list[Any], fail: Fail) -> Messages:
+    """Chat messages whose members are all text."""
+    remedy = 'Write a message as {"role": "user", "content": "…"}'
+    for number, message in enumerate(value, 1):
+        if not isinstance(message, dict):
+            raise fail(f"message {number} is {kind_of(message)} instead of an object", remedy)
+        for key in {"role": 0, "content": 0, **message}:
+            if not isinstance(message.get(key), str):
+                raise fail(f"`{key}` of message {number} must be text, not {kind_of(message.get(key))}", remedy)
+            _sound(message[key], f"`{key}` of message {number}", fail)
+    if not any(message["content"].strip() for message in value):
+        raise fail("its messages hold no text", remedy, flaw="text")
+    return tuple(value)
+
+
+def _sound(text: str, name: str, fail: Fail) -> str:
+    if found := _BROKEN_TEXT.search(text):
+        what = "a NUL character" if found[0] == "\0" else "half of a surrogate pair"
+        raise fail(f"{name} holds {what} at character {found.start() + 1}", "Remove it")
+    return text
+
+
+def optional_text(record: Mapping[str, Any], field: str, fail: Fail) -> str | None:
+    """A field that may be absent, null or empty; numbers in their decimal text."""
+    value = record.get(field)
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise fail(f"`{field}` must be text or a number, not {kind_of(value)}", "Correct it or leave it out")
+    return _sound(str(value), f"`{field}`", fail)
+
+
+def _lora(record: Mapping[str, Any], serving: Serving | None, fail: Fail) -> str | None:
+    name = optional_text(record, "lora", fail)
+    if name is not None and serving is not None and name not in serving.adapters:
+        problem = f"`lora` {shown(name)} is not in engine.lora_modules of the job; {nearest(name, serving.adapters)}"
+        raise fail(problem, "Correct it, or add it there")
+    return name
+
+
+def _sampling(record: Mapping[str, Any], fail: Fail) -> Mapping[str, Any] | None:
+    value = record.get("sampling")
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        remedy = 'Write it as {"max_tokens": 64}, with the names of vLLM\'s SamplingParams'
+        raise fail(f"`sampling` must be an object, not {kind_of(value)}", remedy)
+    for key, may_be_null in (("max_tokens", True), ("n", False)):
+        asked = value.get(key, 1)
+        if asked is None and may_be_null:
+            continue
+        if not is_count(asked):
+            problem = f"`sampling.{key}` must be a whole number from 1 to {MOST_ASKED}, not {shown(asked)}"
+            raise fail(problem, "Correct it")
+    for key in value.keys() & REFUSED_SAMPLING.keys():
+        raise fail(f"`sampling.{key}` is not supported", REFUSED_SAMPLING[key])
+    return value
+
+
+def fields_of(names: Iterable[str]) -> str:
+    """The names that a row or file does have, for whoever looks for one that it lacks."""
+    there = list(names)
+    return f"; there are {', '.join(map(shown, there[:8]))}{' …' if len(there) > 8 else ''}" if there else ""
+
+
+def kind_of(value: Any) -> str:
+    """What JSON calls a value."""
+    names = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
+    return "null" if value is None else names.get(type(value), type(value).__name__)
+
+
+def row_word(path: Path) -> str:
+    """What a row of this file is called: a line of JSON lines, a row of Parquet."""
+    return "row" if path.suffix.lower() == ".parquet" else "line"
+
+
+def shown(value: Any) -> str:
+    """A value as a message may carry it: quoted, on one line, shortened."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return repr(text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…")

@@ -1,0 +1,270 @@
+"""A job's prompts on disk, any of them at hand: a batch of a million needs no memory for their texts.
+
+In: a prompts file. Out: a `PromptSource`, which holds 32 bytes a prompt and reads the rest when it is asked for; or a
+`PromptError`. Knows nothing of orders, engines or outputs.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orderproof.job.files import md5_of
+from orderproof.orders.view import PromptView, own_samples
+from orderproof.prompts.dataset import OneForm, json_lines, prompt_of_line, read_prompts, refuse_unusable
+from orderproof.prompts.ids import id_key
+from orderproof.prompts.request_defaults import Serving
+from orderproof.prompts.rows import Prompt, PromptError, prompt_of, row_word
+from orderproof.prompts.tokenization import BATCH_PROMPTS, Tokenizer
+from orderproof.signals.served_model import UNKNOWN, Served
+
+
+class PromptSource:
+    """N checked prompts with ids of their own, in the file's order. A context manager; of one thread at a time."""
+
+    def __init__(self, path: Path, serving: Serving | None = None) -> None:
+        """Read and check the file once.
+
+        Args:
+            serving: what the job serves, by which rows are resolved; None: outside of a job.
+
+        Raises:
+            PromptError: a row is no prompt, an id stands twice, or the file cannot be read; the first flaw is named.
+        """
+        self.path, self.serving = path, serving
+        self._state = _state(path)
+        refuse_unusable(path)
+        kind = _ParquetLines if path.suffix.lower() == ".parquet" else _JsonLines
+        self._lines: _ParquetLines | _JsonLines = kind(path, serving)
+        index = _index(path, self._lines)
+        self._offsets, self._numbers, self.keys = (np.frombuffer(column, column.typecode) for column in index)
+        self._check_unique()
+        self.md5 = md5_of(path)
+        self.refuse_edits()
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __enter__(self) -> PromptSource:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lines.close()
+
+    @property
+    def is_batch_file(self) -> bool:
+        """Its rows are requests of OpenAI's batch format."""
+        return self.read([0])[0].endpoint is not None
+
+    def read(self, rows: Sequence[int] | NDArray[np.int64]) -> list[Prompt]:
+        """Some prompts, by their places in the file's order.
+
+        Raises:
+            PromptError: the file is not what it was when this began.
+        """
+        try:
+            prompts = [self._lines.prompt(int(self._offsets[row]), int(self._numbers[row])) for row in rows]
+        except PromptError:
+            self.refuse_edits()
+            raise
+        self.refuse_edits()
+        return prompts
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """Bytes of each prompt's row, int64[N]; of the last one, which nothing follows, the mean."""
+        between = np.diff(self._offsets)
+        sizes: NDArray[np.int64] = np.append(between, int(between.mean()) if len(between) else 1)
+        return sizes
+
+    def refuse_edits(self) -> None:
+        """Raise PromptError if the file has other content than when this began; a mere touch is none."""
+        now = _state(self.path)
+        if now == self._state:
+            return
+        if now is None or md5_of(self.path) != self.md5:
+            raise PromptError(
+                self.path,
+                "was changed while the job ran",
+                "What was finished is kept with the earlier version: put that back and run the job again to go on, or "
+                "begin anew with --restart",
+                flaw="file",
+            )
+        self._state = now
+
+    def begins(self, start: int) -> bool:
+        """Whether there is a prompt after the first `start`. (PromptStream, which has the same, waits for it.)"""
+        return start < len(self)
+
+    def windows(self, start: int, size: int, starving: Callable[[], bool]) -> Iterator[range]:
+        """Places of `size` neighbours each, from `start` on. (PromptStream, which has the same, waits for them.)"""
+        return (range(first, min(first + size, len(self))) for first in range(start, len(self), size))
+
+    def ids(self) -> Iterator[str]:
+        """All ids, in the file's order."""
+        return (prompt.id for prompt in read_prompts(self.path, serving=self.serving))
+
+    def places(self, ids: Sequence[str]) -> NDArray[np.int64]:
+        """Where prompts stand, int64[n], by the hashes of their ids; -1 for an id that is not in the file."""
+        ranked = self._ranked
+        wanted = np.fromiter(map(id_key, ids), np.uint64, len(ids))
+        at = np.minimum(np.searchsorted(self.keys, wanted, sorter=ranked), len(self) - 1)
+        return np.where(self.keys[ranked[at]] == wanted, ranked[at], -1)
+
+    def view(self, tokenizer: Tokenizer, *, labels: bool, lengths: bool, served: Served = UNKNOWN) -> PromptView:
+        """What an order may see. Labels and token counts are read only for a way to order that needs them."""
+        return PromptView(
+            ids=_Ids(self),
+            labels=[prompt.label for prompt in read_prompts(self.path, serving=self.serving)]
+            if labels
+            else [None] * len(self),
+            text=lambda row: tokenizer.render(self.read([row])[0]),
+            lines=self._numbers,
+            token_counts=self._token_counts(tokenizer) if lengths else None,
+            source=str(self.path),
+            token_ids=lambda places: tokenizer(self.read(places))[1],
+            served=served,
+            own_samples=self._own_samples,
+        )
+
+    def _own_samples(self, places: Sequence[int] | NDArray[np.int64]) -> Iterator[int | None]:
+        for start in range(0, len(places), BATCH_PROMPTS):
+            yield from (own_samples(prompt.sampling) for prompt in self.read(places[start : start + BATCH_PROMPTS]))
+
+    def _token_counts(self, tokenizer: Tokenizer) -> NDArray[np.int64]:
+        counts = np.empty(len(self), np.int64)
+        for start in range(0, len(self), BATCH_PROMPTS):
+            rows = range(start, min(start + BATCH_PROMPTS, len(self)))
+            counts[rows.start : rows.stop] = [len(ids) for ids in tokenizer(self.read(rows))[1]]
+        return counts
+
+    @cached_property
+    def _ranked(self) -> NDArray[np.int64]:
+        ranked: NDArray[np.int64] = np.argsort(self.keys, kind="stable")
+        return ranked
+
+    def _check_unique(self) -> None:
+        ranked = self._ranked
+        twins = np.flatnonzero(self.keys[ranked[1:]] == self.keys[ranked[:-1]])
+        for first, second in ((ranked[k], ranked[k + 1]) for k in twins.tolist()):
+            one, other = self.read([first, second])
+            if one.id == other.id:
+                problem = f"this id stands already on {row_word(self.path)} {one.line}"
+                raise PromptError(
+                    self.path, problem, "Give every prompt its own id", row=other.line, id=other.id, flaw="id"
+                )
+
+
+class _JsonLines:
+    """Lines of the file itself."""
+
+    def __init__(self, path: Path, serving: Serving | None) -> None:
+        self.path, self.serving = path, serving
+        self._open: IO[bytes] | None = None
+
+    def scan(self) -> Iterator[tuple[int, int, Prompt | PromptError]]:
+        """Offset, number and prompt (or its flaw) of every line."""
+        form = OneForm(self.path)
+        for number, offset, line in json_lines(self.path):
+            try:
+                yield offset, number, form(prompt_of_line(self.path, number, line, self.serving))
+            except PromptError as flaw:
+                yield offset, number, flaw
+
+    def prompt(self, offset: int, number: int) -> Prompt:
+        if self._open is None:
+            self._open = open(self.path, "rb")  # noqa: SIM115  (held until close)
+        self._open.seek(offset)
+        return prompt_of_line(self.path, number, self._open.readline(), self.serving)
+
+    def close(self) -> None:
+        if self._open:
+            self._open.close()
+
+
+class _ParquetLines:
+    """Rows of Parquet cannot be reached one by one, so they are laid out once as lines of a nameless file."""
+
+    def __init__(self, path: Path, serving: Serving | None) -> None:
+        self.path, self.serving = path, serving
+        self._spool = tempfile.TemporaryFile(prefix="orderproof-")  # noqa: SIM115  (held until close)
+
+    def scan(self) -> Iterator[tuple[int, int, Prompt | PromptError]]:
+        flaws: list[PromptError] = []
+        for prompt in read_prompts(self.path, flaws.append, self.serving):
+            yield from ((0, flaw.row or 0, flaw) for flaw in flaws)
+            flaws.clear()
+            offset = self._spool.tell()
+            fields = {"id": prompt.id, "text": prompt.text, "label": prompt.label, "sampling": prompt.sampling,
+                      "reference": prompt.reference, "lora": prompt.lora}  # fmt: skip
+            self._spool.write(json.dumps(fields).encode() + b"\n")
+            yield offset, prompt.line, prompt
+        yield from ((0, flaw.row or 0, flaw) for flaw in flaws)
+
+    def prompt(self, offset: int, number: int) -> Prompt:
+        self._spool.seek(offset)
+        return prompt_of(self.path, number, json.loads(self._spool.readline()))
+
+    def close(self) -> None:
+        self._spool.close()
+
+
+class _Ids(Sequence[str]):
+    """Ids that stay on disk."""
+
+    def __init__(self, source: PromptSource) -> None:
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [prompt.id for prompt in self.source.read(range(*row.indices(len(self))))]
+        return self.source.read([row])[0].id
+
+
+def _index(
+    path: Path, lines: _JsonLines | _ParquetLines
+) -> tuple[array.array[int], array.array[int], array.array[int]]:
+    """Offset, number and id key of every prompt. Raises the first flaw, and says how many more there are."""
+    offsets, numbers, keys = array.array("q"), array.array("q"), array.array("Q")
+    first, flaws = None, 0
+    for offset, number, found in lines.scan():
+        if isinstance(found, PromptError):
+            first, flaws = first or found, flaws + 1
+            continue
+        offsets.append(offset)
+        numbers.append(number)
+        keys.append(id_key(found.id))
+    if first is None and not offsets:
+        with contextlib.suppress(StopIteration):
+            next(read_prompts(path))  # raises what is to be said of a file without prompts
+    if first is not None:
+        more = f" ({flaws - 1} more rows are flawed: `orderproof validate` lists them)" if flaws > 1 else ""
+        raise PromptError(
+            path, first.problem, first.remedy + more, row=first.row, id=first.id, flaw=first.flaw
+        )  # fmt: skip
+    return offsets, numbers, keys
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    """What changes when a file is written or replaced; None if it is gone."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,200 @@
+"""Prompts → token ids, as the model meets them.
+
+In: a job and its prompts. Out: `TokenizedPrompts`, flat arrays in the file's order. Knows nothing of files of prompts,
+orders or engines.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from orderproof.job.spec import Job
+from orderproof.prompts.rows import Prompt, PromptError, shown
+
+BATCH_PROMPTS = 2048  # tokenized at once
+
+
+@dataclass(frozen=True, eq=False)
+class TokenizedPrompts:
+    """N prompts in the file's order, as the model meets them."""
+
+    ids: list[str]
+    lines: np.ndarray  # int64[N]
+    labels: list[str | None]
+    samplings: list[Mapping[str, Any] | None]
+    references: list[str | None]
+    rendered: list[str]  # chat messages through the model's template
+    tokens: np.ndarray  # int32, all prompts end to end
+    offsets: np.ndarray  # int64[N + 1]: prompt i is tokens[offsets[i]:offsets[i + 1]]
+    adapters: Sequence[str | None] = ()  # name of each prompt's LoRA adapter; empty: of none
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each prompt, int64[N]."""
+        return np.diff(self.offsets)
+
+    def token_ids(self, i: int) -> list[int]:
+        """Tokens of prompt i of the file's order."""
+        ids: list[int] = self.tokens[self.offsets[i] : self.offsets[i + 1]].tolist()
+        return ids
+
+    def texts(self, i: int) -> str:
+        """Text of prompt i of the file's order, rendered."""
+        return self.rendered[i]
+
+    def lora(self, i: int) -> str | None:
+        """Name of the adapter of prompt i of the file's order; None: the model itself."""
+        return self.adapters[i] if self.adapters else None
+
+    def take(self, rows: np.ndarray) -> TokenizedPrompts:
+        """Some of the prompts, int64[n] of their places here, in the order given."""
+        offsets = np.concatenate([np.zeros(1, np.int64), self.lengths[rows].cumsum()])
+        places = np.repeat(self.offsets[rows] - offsets[:-1], np.diff(offsets)) + np.arange(offsets[-1])
+        chosen = rows.tolist()
+        return TokenizedPrompts(
+            ids=[self.ids[i] for i in chosen],
+            lines=self.lines[rows],
+            labels=[self.labels[i] for i in chosen],
+            samplings=[self.samplings[i] for i in chosen],
+            references=[self.references[i] for i in chosen],
+            rendered=[self.rendered[i] for i in chosen],
+            tokens=self.tokens[places],
+            offsets=offsets,
+            adapters=[self.lora(i) for i in chosen],
+        )
+
+
+class Tokenizer:
+    """A job's tokenizer, loaded once: prompts → text and token ids as vLLM would make them.
+
+    Plain text gets special tokens, chat templates bring their own. Only local files are read, and no code from the
+    model's folder is run.
+
+    Raises:
+        PromptError: there is no folder of it.
+    """
+
+    def __init__(self, job: Job) -> None:
+        if not job.tokenizer_path.is_dir():
+            raise _unusable(job, "the folder of the model's tokenizer does not exist")
+        self.job = job
+
+    def load(self) -> None:
+        """Now rather than at its first use: it takes seconds. Raises PromptError where it is not usable."""
+        self._loaded  # noqa: B018
+
+    def __call__(self, prompts: Sequence[Prompt]) -> tuple[list[str], list[list[int]]]:
+        """Rendered texts and token ids of some prompts.
+
+        Raises:
+            PromptError: the tokenizer is not usable, or its template refuses messages.
+        """
+        texts = [self.render(prompt) for prompt in prompts]
+        return texts, _encode(self._loaded, texts, [isinstance(prompt.text, str) for prompt in prompts])
+
+    def render(self, prompt: Prompt) -> str:
+        """The prompt's text; chat messages through the model's template. Raises PromptError where that refuses them."""
+        return prompt.text if isinstance(prompt.text, str) else _render(self.job, self._loaded, prompt)
+
+    @functools.cached_property
+    def _loaded(self) -> Any:
+        return _load(self.job)
+
+
+def tokenize(job: Job, prompts: Iterable[Prompt]) -> TokenizedPrompts:
+    """Render and tokenize prompts as vLLM would, all of them in memory: see `Tokenizer`.
+
+    Raises:
+        PromptError: no usable tokenizer, or chat messages that its template does not take.
+    """
+    tokenizer = Tokenizer(job)
+    kept: list[Prompt] = []
+    rendered: list[str] = []
+    pieces: list[np.ndarray] = []
+    lengths: list[np.ndarray] = []
+    remaining = iter(prompts)
+    while batch := list(itertools.islice(remaining, BATCH_PROMPTS)):
+        texts, ids = tokenizer(batch)
+        lengths.append(np.fromiter(map(len, ids), np.int64, len(ids)))
+        pieces.append(np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(lengths[-1].sum())))
+        rendered.extend(texts)
+        kept.extend(batch)
+    return TokenizedPrompts(
+        ids=[p.id for p in kept],
+        lines=np.fromiter((p.line for p in kept), np.int64, len(kept)),
+        labels=[p.label for p in kept],
+        samplings=[p.sampling for p in kept],
+        references=[p.reference for p in kept],
+        rendered=rendered,
+        tokens=np.concatenate([np.empty(0, np.int32), *pieces]),
+        offsets=np.concatenate([np.zeros(1, np.int64), *lengths]).cumsum(),
+        adapters=[p.lora for p in kept],
+    )
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """From local files, without running code of theirs. Raises whatever a broken file causes."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def apply_template(tokenizer: Any, prompt: Prompt, arguments: Mapping[str, Any]) -> str:
+    """A prompt's chat messages as one text; its own arguments go before those given. Raises what the template does."""
+    own = prompt.chat_template_args or {}
+    said = {"add_generation_prompt": True, **arguments, **own, "tokenize": False}
+    return str(tokenizer.apply_chat_template(list(prompt.text), **said))
+
+
+def _load(job: Job) -> Any:
+    try:
+        tokenizer = load_tokenizer(job.tokenizer_path)
+    except Exception as error:  # transformers raises whatever the broken file causes
+        raise _unusable(job, f"holds no usable tokenizer: {' '.join(str(error).split())[:200]}") from None
+    if len(tokenizer) <= len(tokenizer.added_tokens_decoder):  # without its files, some models get an empty one
+        raise _unusable(job, "holds no tokenizer with a vocabulary")
+    return tokenizer
+
+
+def _unusable(job: Job, problem: str) -> PromptError:
+    folder = job.tokenizer_path
+    remedy = (
+        f"Fetch the model with: hf download ORGANISATION/MODEL --local-dir {folder}; "
+        f"or correct `model` (or `tokenizer`) of jobs.{job.name} in params.yaml"
+    )
+    return PromptError(folder, problem, remedy, flaw="file")
+
+
+def _render(job: Job, tokenizer: Any, prompt: Prompt) -> str:
+    fail = functools.partial(PromptError, job.prompts_path, row=prompt.line, id=prompt.id)
+    if not tokenizer.chat_template:
+        problem = f"`text` is chat messages, and the tokenizer in {job.tokenizer_path} has no chat template"
+        raise fail(problem, f"Give plain text, or set `tokenizer` of jobs.{job.name} to a folder that has one")
+    try:
+        return apply_template(tokenizer, prompt, job.chat_template_args)
+    except Exception as error:  # templates raise errors of their own
+        problem = f"the model's chat template refuses the messages: {shown(str(error))}"
+        raise fail(problem, f"Correct them, or chat_template_args of jobs.{job.name}") from None
+
+
+def _encode(tokenizer: Any, texts: list[str], plain: list[bool]) -> list[list[int]]:
+    """Token ids of each text; only plain ones get the tokenizer's special tokens."""
+    encoded: list[list[int]] = [[]] * len(texts)
+    for special in (True, False):
+        rows = [i for i, is_plain in enumerate(plain) if is_plain == special]
+        if rows:
+            chosen = [texts[i] for i in rows]
+            options = {"add_special_tokens": special, "return_attention_mask": False, "verbose": False}
+            for i, ids in zip(rows, tokenizer(chosen, **options)["input_ids"], strict=True):
+                encoded[i] = ids
+    return encoded

@@ -1,0 +1,107 @@
+"""From a whole checkpoint of a second generation to the record of how it compares with the first.
+
+In: a `Batch` whose checkpoint is finished, and its `Baseline`. Out: data/<job>/reproduced.parquet and a `Reproduction`.
+The baseline is only read. Knows nothing of Prefect, MLflow or DVC.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from orderproof.engines.protocol import EngineInfo
+from orderproof.generate.delivery import write_outputs
+from orderproof.generate.generation import Batch, Generated
+from orderproof.generate.generation_record import recorded
+from orderproof.generate.provenance import provenance_of
+from orderproof.job.files import md5_of
+from orderproof.job.spec import BATCH_INVARIANT
+from orderproof.outputs.disagreement import Float64, Int64
+from orderproof.outputs.scorers import score
+from orderproof.reproduce.baseline_file import REPRODUCED_FILE, Baseline, changes
+from orderproof.reproduce.comparison import Scored, compare_outputs
+from orderproof.reproduce.record import Reproduction, ReproductionError, answer_of, read_newest
+from orderproof.reproduce.scores import ScoresCompared, compare_scores
+
+
+def compare(
+    batch: Batch,
+    baseline: Baseline,
+    why: str,
+    generated: Generated,
+    engine: EngineInfo | None,
+    started: datetime.datetime,
+) -> Reproduction:
+    """Write what was generated again and compare it with the baseline.
+
+    Args:
+        why: the order is this one.
+        engine: None if nothing was left to generate.
+
+    Raises:
+        BaselineError: the baseline was replaced meanwhile.
+        DeliveryError, ValidationFailed, PromptError: as `write_outputs`.
+        ScorerError: a reference cannot be used by the job's scorer.
+    """
+    job = batch.job
+    path = job.data_dir / REPRODUCED_FILE
+    write_outputs(batch, path, job.root / "reports" / "validation" / job.name)
+    baseline.refuse_another()
+    scorer = partial(_scores, batch, job.measure.scorer) if job.measure.scorer else None
+    outputs, scored = compare_outputs(baseline.path, path, scorer=scorer, texts=job.reporting.log_text)
+    scores = _compare_scores(batch, scored)
+    return Reproduction(
+        **recorded(batch, why, generated, engine, started),
+        answer=answer_of(outputs, scores),
+        changes=changes(baseline.provenance, provenance_of(batch.checkpoint.folder)),
+        changes_known=baseline.provenance is not None,
+        rebased=_rebased(batch, baseline),
+        outputs=outputs,
+        scores=scores,
+        baseline=str(baseline.path.relative_to(job.root)),
+        baseline_md5=baseline.md5,
+        provenance=baseline.provenance,
+        reproduced=str(path.relative_to(job.root)),
+        reproduced_md5=md5_of(path),
+        batch_invariant=job.engine.environment.get(BATCH_INVARIANT, "0") != "0",
+    )
+
+
+def _scores(batch: Batch, scorer: str, ids: Sequence[str], texts: Sequence[str | None]) -> Float64:
+    """float64[n]: NaN where a request failed or its prompt has no reference."""
+    prompts = batch.file.read(batch.file.places(ids).tolist())
+    return np.array(
+        [
+            np.nan if text is None or prompt.reference is None else score(scorer, text, prompt.reference)
+            for prompt, text in zip(prompts, texts, strict=True)
+        ],
+        np.float64,
+    )
+
+
+def _compare_scores(batch: Batch, scored: Scored | None) -> ScoresCompared | None:
+    name = batch.job.measure.scorer
+    return compare_scores(name, scored.then, scored.now, _runs(batch, scored)) if scored and name else None
+
+
+def _runs(batch: Batch, scored: Scored) -> Int64:
+    """Which outputs were sent as neighbours and shared batches: int64[n]."""
+    permutation = batch.checkpoint.order.permutation
+    position = np.empty(len(permutation), np.int64)
+    position[permutation] = np.arange(len(permutation))
+    return position[batch.file.places(scored.ids)] // batch.job.engine.max_num_seqs
+
+
+def _rebased(batch: Batch, baseline: Baseline) -> tuple[str, ...]:
+    """Was another baseline reproduced the last time? Then `dvc repro` has generated this one first."""
+    try:
+        last = read_newest(batch.job)
+    except ReproductionError:
+        return ()
+    if last is None or last.baseline_md5 == baseline.md5:
+        return ()
+    named = changes(last.provenance, baseline.provenance) if baseline.provenance else ()
+    return named or (f"baseline: {last.baseline_md5} → {baseline.md5}",)

@@ -1,0 +1,186 @@
+"""What prompts must be: the suite that they are held against, and the derived columns that it looks at.
+
+In: tokenized prompts, and the flaws that reading found. Out: a frame without any text, and checks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from orderproof.job.model import ModelFacts, read_model
+from orderproof.job.spec import MOST_ASKED, Job, JobError, is_count
+from orderproof.prompts.request_defaults import VLLM_MAX_TOKENS as VLLM_MAX_TOKENS
+from orderproof.prompts.rows import PromptError, row_word, shown
+from orderproof.prompts.tokenization import TokenizedPrompts
+from orderproof.validation.checks import SHOWN_ROWS, Check, holds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Flaws:
+    """What reading found wrong: of every flawed row its kind and id, and of each kind the first few in words."""
+
+    def __init__(self) -> None:
+        self.kinds: dict[int, str] = {}
+        self.ids: dict[int, str | None] = {}
+        self._problems: dict[int | None, str] = {}
+        self._first: dict[str, list[PromptError]] = {}
+
+    def add(self, error: PromptError) -> None:
+        if error.row is not None:
+            self.kinds[error.row], self.ids[error.row] = error.flaw, error.id
+        first = self._first.setdefault(error.flaw, [])
+        if len(first) < SHOWN_ROWS:
+            first.append(error)
+            self._problems[error.row] = error.problem
+
+    def problem(self, columns: Mapping[str, Any]) -> str:
+        """What is wrong with a row of the frame; without a row, with the whole file."""
+        return self._problems.get(columns.get("row"), "")
+
+    def remedy(self, kind: str) -> str:
+        """What to do about the first few flaws of a kind."""
+        return "; ".join(dict.fromkeys(error.remedy for error in self._first.get(kind, ())))
+
+
+def frame_of(job: Job, prompts: TokenizedPrompts, flaws: Flaws) -> pd.DataFrame:
+    """One row per line of the file that is not blank, in the file's order. Null: does not apply, or is not known."""
+    import pandas as pd
+
+    asked = list(asked_tokens(job, prompts.samplings))
+    sound = pd.DataFrame(
+        {
+            "row": prompts.lines,
+            "id": pd.array(prompts.ids, dtype="str"),
+            "is_prompt": True,
+            "has_id": True,
+            "has_text": True,
+            "has_label": [label is not None for label in prompts.labels],
+            "prompt_tokens": prompts.lengths,
+            "asked_tokens": pd.array(asked, dtype="Int64"),
+            # without a limit a prompt still needs room for one token
+            "total_tokens": prompts.lengths + np.array([1 if n is None else n for n in asked], np.int64),
+        }
+    )
+    kinds = list(flaws.kinds.values())
+    flawed = pd.DataFrame(
+        {
+            "row": list(flaws.kinds),
+            "id": pd.array(list(flaws.ids.values()), dtype="str"),
+            "is_prompt": [kind != "row" for kind in kinds],
+            "has_id": [None if kind == "row" else kind != "id" for kind in kinds],
+            "has_text": [False if kind == "text" else None for kind in kinds],
+            "has_label": None,
+            "prompt_tokens": None,
+            "asked_tokens": None,
+            "total_tokens": None,
+        }
+    )
+    booleans = dict.fromkeys(("is_prompt", "has_id", "has_text", "has_label"), "boolean")
+    counts = dict.fromkeys(("row", "prompt_tokens", "asked_tokens", "total_tokens"), "Int64")
+    types = {**booleans, **counts}
+    frame = pd.concat([sound.astype(types), flawed.astype(types)]).sort_values("row", ignore_index=True)
+    first = frame.loc[frame["id"].duplicated(keep=False) & frame["id"].notna()].groupby("id")["row"].transform("min")
+    frame["first_with_id"] = first.reindex(frame.index)
+    return frame.set_axis(pd.Index(frame["row"].astype("int64").to_numpy()), axis="index")
+
+
+def checks_of(job: Job, flaws: Flaws) -> list[Check]:
+    """The suite for a job's prompts. Raises JobError where the model's length is not known."""
+    limit, told = model_tokens(job), flaws.problem
+    of_label = holds(
+        "has_label",
+        "Every prompt has a label, by which it is ordered",
+        "no label",
+        f"Label every prompt, or choose another order.method for jobs.{job.name}",
+    )
+    return [
+        Check(
+            "ExpectTableRowCountToBeBetween",
+            {"min_value": 1},
+            "The file holds prompts",
+            wrong=told({}),
+            remedy=flaws.remedy("file"),
+        ),
+        holds("is_prompt", "Every row can be read as a prompt", "not a prompt", flaws.remedy("row"), told),
+        holds("has_id", "Every prompt has an id", "no id", flaws.remedy("id"), told),
+        Check(
+            "ExpectColumnValuesToBeUnique",
+            {"column": "id"},
+            "No two prompts have the same id",
+            wrong="an id that stands more than once",
+            remedy="Give every prompt its own id",
+            detail=_where_first(row_word(job.prompts_path)),
+        ),
+        holds("has_text", "Every prompt has a text", "no text", flaws.remedy("text"), told),
+        Check(
+            "ExpectColumnValuesToBeBetween",
+            {"column": "prompt_tokens", "min_value": 1},
+            "Every prompt has at least one token",
+            wrong="a text of no tokens",
+            remedy="Give the prompt a text that the tokenizer knows",
+        ),
+        Check(
+            "ExpectColumnValuesToBeBetween",
+            {"column": "total_tokens", "max_value": limit},
+            f"Prompt and output fit into the model's {limit:,} tokens",
+            wrong="too long for the model",
+            remedy="Shorten the prompts, ask for fewer tokens (sampling.max_tokens), "
+            f"or raise engine.args.max_model_len of jobs.{job.name}",
+            detail=lambda r: (
+                f"{r['prompt_tokens']} tokens and {_asked(r['asked_tokens'])} asked make more than {limit}"
+            ),
+        ),
+        *([of_label] if job.order.method == "label" else []),
+    ]
+
+
+def model_tokens(job: Job, model: ModelFacts | None = None) -> int:
+    """The longest sequence, prompt and output together, that the job's engine takes: tokens.
+
+    Args:
+        model: what its files say, where the caller has read them already.
+
+    Raises:
+        JobError: neither the job nor the model's config.json says it.
+    """
+    given = job.engine.args.get("max_model_len")
+    if isinstance(given, int) and given > 0:
+        return given
+    found = (model or read_model(job.model_path, job.model)).max_position_embeddings
+    if found is None:
+        raise JobError(
+            f"the model in {job.model} does not say how long a sequence may be: set "
+            f"jobs.{job.name}.engine.args.max_model_len in params.yaml"
+        )
+    return found
+
+
+def asked_tokens(job: Job, samplings: Iterable[Mapping[str, Any] | None]) -> Iterable[int | None]:
+    """Tokens asked of each prompt; None: as many as the model's length leaves.
+
+    A prompt's own sampling goes before the job's; given nowhere it is vLLM's default, and `null` is no limit.
+    """
+    of_job = job.sampling.get("max_tokens", VLLM_MAX_TOKENS)
+    if of_job is not None and not is_count(of_job):
+        where = f"jobs.{job.name}.sampling.max_tokens"
+        raise JobError(f"{where} must be a whole number from 1 to {MOST_ASKED}, not {shown(of_job)}")
+    return ((own or {}).get("max_tokens", of_job) for own in samplings)
+
+
+def asked_samples(job: Job, samplings: Iterable[Mapping[str, Any] | None]) -> Iterable[int]:
+    """Completions asked of each prompt: `n` of its own sampling, or of the job's, or 1."""
+    of_job = job.sampling.get("n", 1)
+    return ((own or {}).get("n", of_job) for own in samplings)
+
+
+def _where_first(word: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda r: "the first" if r["row"] == r["first_with_id"] else f"as on {word} {r['first_with_id']}"
+
+
+def _asked(tokens: int | None) -> str:
+    return "at least 1" if tokens is None else str(tokens)

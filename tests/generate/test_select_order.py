@@ -1,0 +1,148 @@
+"""A batch is sent in the promoted order, or the one that its record names, or the file's own."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orderproof.generate.select_order import order_of, order_of_stream, spec_of
+from orderproof.job.spec import Job, OrderSpec
+from orderproof.orders.order import Order, OrderError
+from orderproof.orders.registry import METHODS, make_order
+from orderproof.prompts.source import PromptSource
+from orderproof.prompts.tokenization import Tokenizer
+from orderproof.runs import promotion, route_artifacts
+from orderproof.runs.promotion import ORDER_FILE, demote
+from orderproof.signals.served_model import ROUTES_FILE, Served
+from tests.support.batches import Bytes, make_project, promote_label_order
+from tests.support.captured_job import make_job as make_routed_job
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return make_project(tmp_path / "p", 60)
+
+
+def chosen(job: Job, kept: Order | None = None) -> tuple[Order, str]:
+    tokenizer: Any = Bytes()
+    with PromptSource(job.prompts_path) as source:
+        return order_of(job, source, lambda: tokenizer, kept)
+
+
+def labels(job: Job) -> list[str]:
+    return [json.loads(line)["label"] for line in job.prompts_path.read_text().splitlines()]
+
+
+def test_without_a_promotion_the_file_s_order_is_sent(job: Job) -> None:
+    order, why = chosen(job)
+    assert (order.permutation.tolist(), order.method, "none is promoted" in why) == ([*range(60)], "file", True)
+
+
+def test_the_promoted_order_is_sent_as_it_is_pinned(job: Job) -> None:
+    promote_label_order(job)
+    order, why = chosen(job)
+    sent = [labels(job)[place] for place in order.permutation]
+    assert (order.method, "promoted by trial" in why) == ("label", True)
+    assert sent == sorted(sent, key=list(dict.fromkeys(labels(job))).index)
+
+
+def test_new_prompts_get_the_order_that_the_promoted_way_to_order_gives(job: Job) -> None:
+    promote_label_order(job)
+    lines = job.prompts_path.read_text().splitlines()[::-1][:40]
+    job.prompts_path.write_text("\n".join(lines) + "\n")
+    order, why = chosen(job)
+    sent = [labels(job)[place] for place in order.permutation]
+    assert (len(order), "made for this version" in why) == (40, True)
+    assert sum(a != b for a, b in pairwise(sent)) == 6
+
+
+def test_an_order_that_was_made_for_an_unfinished_batch_is_taken_again(job: Job) -> None:
+    promote_label_order(job)
+    with open(job.prompts_path, "a") as sink:
+        sink.write('{"id": "new", "text": "new", "label": "domain 3"}\n')
+    made, _ = chosen(job)
+    marked = Order(made.permutation[::-1], made.method, made.parameters, made.seeds, made.dataset_md5)
+    assert chosen(job, marked)[0] == marked
+    other = Order(made.permutation, made.method, made.parameters, made.seeds, "another")
+    assert chosen(job, other)[0] == made
+
+
+def test_a_pinned_order_of_other_ids_is_never_sent(job: Job) -> None:
+    promote_label_order(job)
+    record = job.data_dir / "order.json"
+    told = json.loads(record.read_text())
+    told["order"]["sha256"] = "0" * 64
+    record.write_text(json.dumps(told))
+    with pytest.raises(OrderError, match=f"{ORDER_FILE}: not the order that its record tells of"):
+        chosen(job)
+
+
+def test_after_a_demotion_the_file_s_order_is_sent(job: Job) -> None:
+    promote_label_order(job)
+    demote(job, [f"p{k}" for k in range(60)])
+    assert chosen(job)[0].method == "file"
+
+
+def test_routes_come_back_where_an_order_is_made_from_them_and_not_for_a_pinned_one(tmp_path: Path) -> None:
+    job = make_routed_job(tmp_path, captured=64, order={"method": "cluster", "signal": "predicted", "clusters": 2})
+    tokenizer, routes = Tokenizer(job), job.data_dir / ROUTES_FILE
+    with PromptSource(job.prompts_path) as source:
+        view = source.view(tokenizer, labels=False, lengths=False, served=Served.by(job))
+        order = make_order(job.order, view, source.md5)
+        promotion._write(job, order, [*source.ids()], promoted=True, trial="T", mlflow_run=None)
+    route_artifacts.keep(job, order, job.reports_dir / "T")
+    for name in route_artifacts.FILES:
+        (job.data_dir / name).unlink(missing_ok=True)
+    with PromptSource(job.prompts_path) as source:
+        assert order_of(job, source, lambda: tokenizer)[0] == order
+    assert not routes.exists()
+    with job.prompts_path.open("a") as file:
+        file.write('{"id": "new", "text": "aeio"}\n')
+    with PromptSource(job.prompts_path) as source:
+        assert len(order_of(job, source, lambda: tokenizer)[0]) == len(order) + 1
+    assert routes.exists()
+    routes.unlink()
+    order_of_stream(job)
+    assert routes.exists()
+
+
+def test_new_prompts_are_exchanged_within_the_room_of_a_step_as_in_the_trial(tmp_path: Path) -> None:
+    spec = OrderSpec(method="exchange", signal="predicted", clusters=2)
+    job = make_routed_job(tmp_path, captured=64, order=spec.model_dump())
+    args = {**job.engine.args, "max_num_batched_tokens": 60}
+    job = job.model_copy(update={"engine": job.engine.model_copy(update={"args": args})})
+    tokenizer = Tokenizer(job)
+
+    def made(*, lengths: bool) -> Order:
+        with PromptSource(job.prompts_path) as source:
+            view = source.view(tokenizer, labels=False, lengths=lengths, served=Served.by(job))
+            return make_order(spec, view, source.md5)
+
+    with PromptSource(job.prompts_path) as source:
+        promotion._write(job, made(lengths=True), [*source.ids()], promoted=True, trial="T", mlflow_run=None)
+    with job.prompts_path.open("a") as file:
+        file.writelines(f'{{"id": "new {k}", "text": "{word * 40}"}}\n' for k, word in enumerate("aeiobdfg"))
+    with PromptSource(job.prompts_path) as source:
+        order, _ = order_of(job, source, lambda: tokenizer)
+    assert order == made(lengths=True) != made(lengths=False)
+    assert order.parameters["batched_tokens"] == 60
+    assert order_of_stream(job)[0].in_tokens
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS if method not in ("cluster", "greedy", "exchange")])
+@pytest.mark.parametrize("window", [None, 8])
+def test_a_record_tells_enough_to_ask_for_the_same_order_again(method: str, window: int | None) -> None:
+    prompts = [{"id": str(k), "text": "w" * (k * 7 % 11), "label": str(k % 3)} for k in range(40)]
+    order = make_order(OrderSpec.model_validate({"method": method, "window": window, "seed": 5}), prompts, "md5")
+    assert np.array_equal(make_order(spec_of(order.record()), prompts, "md5").permutation, order.permutation)
+
+
+@pytest.mark.parametrize("named", ["signal", "embedding"])  # the latter in records of before there were signals
+def test_clusters_are_asked_for_with_their_own_parameters(named: str) -> None:
+    record = Order(np.arange(3), "cluster", {"clusters": 5, named: "lexical"}, {"kmeans": 9}, "md5").record()
+    assert spec_of(record) == OrderSpec(method="cluster", clusters=5, signal="lexical", seed=9)

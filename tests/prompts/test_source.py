@@ -1,0 +1,118 @@
+"""Any rows of a prompt file are reached as streaming gives them, and its flaws are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from orderproof.prompts.dataset import dataset_md5, read_prompts
+from orderproof.prompts.ids import id_key
+from orderproof.prompts.rows import PromptError
+from orderproof.prompts.source import PromptSource
+
+ROWS = [
+    {"id": "a", "text": "one", "label": "x"},
+    {"id": "é", "text": "two\u2028lines", "sampling": {"max_tokens": 3}},
+    {"id": "c", "text": [{"role": "user", "content": "hi"}], "reference": "4"},
+]
+
+
+def jsonl(folder: Path, lines: list[str], start: bytes = b"") -> Path:
+    path = folder / "prompts.jsonl"
+    path.write_bytes(start + "\n".join(lines).encode() + b"\n")
+    return path
+
+
+def parquet(folder: Path) -> Path:
+    path = folder / "prompts.parquet"
+    rows = [{**row, "text": row["text"] if isinstance(row["text"], str) else "hi"} for row in ROWS]
+    pq.write_table(
+        pa.Table.from_pylist(rows, pa.schema([("id", pa.string()), ("text", pa.string()), ("label", pa.string())])),
+        path,
+    )
+    return path
+
+
+def test_any_rows_are_the_prompts_that_streaming_gives(tmp_path: Path) -> None:
+    path = jsonl(
+        tmp_path,
+        ["", json.dumps(ROWS[0]), "  \r", *(json.dumps(r, ensure_ascii=False) for r in ROWS[1:])],
+        b"\xef\xbb\xbf",
+    )
+    whole = list(read_prompts(path))
+    with PromptSource(path) as source:
+        assert (len(source), source.md5) == (3, dataset_md5(path))
+        assert source.read([2, 0, 1, 0]) == [whole[2], whole[0], whole[1], whole[0]]
+        assert list(source.ids()) == ["a", "é", "c"]
+
+
+def test_rows_of_parquet_are_reached_like_lines(tmp_path: Path) -> None:
+    path = parquet(tmp_path)
+    whole = list(read_prompts(path))
+    with PromptSource(path) as source:
+        assert source.read([2, 0]) == [whole[2], whole[0]]
+
+
+def test_ids_are_found_in_any_order_and_strangers_are_not(tmp_path: Path) -> None:
+    with PromptSource(jsonl(tmp_path, [json.dumps(row) for row in ROWS])) as source:
+        assert source.places(["c", "a", "nobody", "é"]).tolist() == [2, 0, -1, 1]
+
+
+def test_an_order_sees_what_it_asks_for(tmp_path: Path) -> None:
+    class Words:
+        def __call__(self, prompts):
+            return [], [str(prompt.text).split() for prompt in prompts]
+
+        def render(self, prompt):
+            return str(prompt.text)
+
+    with PromptSource(jsonl(tmp_path, [json.dumps(row) for row in ROWS[:2]])) as source:
+        view = source.view(Words(), labels=True, lengths=True)  # type: ignore[arg-type]
+        assert (list(view.ids), view.labels, view.text(0)) == (["a", "é"], ["x", None], "one")
+        assert np.asarray(view.token_counts).tolist() == [1, 2]
+
+
+def test_the_first_flaw_is_named_and_the_others_are_counted(tmp_path: Path) -> None:
+    path = jsonl(tmp_path, [json.dumps(ROWS[0]), '{"id": "b"}', "nonsense"])
+    with pytest.raises(PromptError, match=r"line 2 .id 'b'.*has no `text`.*1 more rows are flawed"):
+        PromptSource(path)
+
+
+def test_an_id_that_stands_twice_is_named_with_both_lines(tmp_path: Path) -> None:
+    path = jsonl(tmp_path, [json.dumps({"id": id, "text": "t"}) for id in "abcb"])
+    with pytest.raises(PromptError, match=r"line 4 .id 'b'.*stands already on line 2"):
+        PromptSource(path)
+
+
+def test_a_file_without_prompts_is_told(tmp_path: Path) -> None:
+    with pytest.raises(PromptError, match="holds no prompts"):
+        PromptSource(jsonl(tmp_path, [""]))
+    with pytest.raises(PromptError, match="does not exist"):
+        PromptSource(tmp_path / "nowhere.jsonl")
+
+
+@pytest.mark.parametrize("edit", [b"", b'{"id": "a", "text": "other"}\n'])
+def test_an_edited_file_is_never_read_as_the_old_one(tmp_path: Path, edit: bytes) -> None:
+    path = jsonl(tmp_path, [json.dumps(row) for row in ROWS])
+    with PromptSource(path) as source:
+        source.read([1])
+        path.write_bytes(edit)
+        with pytest.raises(PromptError, match="was changed while the job ran"):
+            source.read([1])
+
+
+def test_a_file_that_vanishes_is_told(tmp_path: Path) -> None:
+    path = jsonl(tmp_path, [json.dumps(row) for row in ROWS])
+    with PromptSource(path) as source:
+        path.unlink()
+        with pytest.raises(PromptError, match="was changed"):
+            source.refuse_edits()
+
+
+def test_keys_of_ids_never_change() -> None:
+    assert id_key("p0") == 17613450280036892301
