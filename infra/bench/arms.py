@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from orderproof.engines.replicas import engine_of
-from orderproof.job.files import md5_of
 from orderproof.job.formatting import with_interval
+from orderproof.job.hashing import md5_of
 from orderproof.job.model import read_model
 from orderproof.job.params import load_job
 from orderproof.job.spec import Job, OrderSpec

@@ -14,8 +14,8 @@ from typing import Any
 from orderproof.forecast.page import PAGE_FILE, PICTURE_FILE
 from orderproof.forecast.stored_prediction import PLAN_FILE, plan_dir
 from orderproof.job.files import write_atomically
+from orderproof.job.hashing import canonical_json
 from orderproof.job.spec import Job
-from orderproof.measure.trial_store import canonical_json
 from orderproof.runs.mlflow_records import RunRecord, epoch_ms, shortened
 from orderproof.runs.single_run import send
 

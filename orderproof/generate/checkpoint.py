@@ -31,8 +31,8 @@ from orderproof.generate.result import ALL_RIGHT, FLAWED, Result, head_of, line_
 from orderproof.job.errors import OrderproofError
 from orderproof.job.files import sync_folder, write_atomically
 from orderproof.job.output_key import differences
-from orderproof.measure.trial_store import OrderRecord
 from orderproof.orders.order import Order
+from orderproof.orders.order_record import OrderRecord
 
 FOLDER = "outputs.partial"
 KEY_FILE, ORDER_FILE, RESULTS_FILE = "key.json", "order.i8", "results.jsonl"

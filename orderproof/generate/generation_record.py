@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from orderproof.engines.protocol import EngineInfo
 from orderproof.generate.generation import Batch, Generated
 from orderproof.lossy.routing import routing_named
-from orderproof.measure.trial_store import OrderRecord
+from orderproof.orders.order_record import OrderRecord
 
 
 class GenerationRecord(BaseModel):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from orderproof.generate.generation_record import GenerationRecord
+from orderproof.job.hashing import canonical_json
 from orderproof.lossy.routing import routing_named
-from orderproof.measure.trial_store import canonical_json
 from orderproof.runs.mlflow_records import RunRecord, epoch_ms, shortened
 
 

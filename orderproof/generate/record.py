@@ -18,7 +18,8 @@ from orderproof.generate.delivery import Delivered
 from orderproof.generate.generation import Batch, Generated
 from orderproof.generate.generation_record import GenerationRecord, recorded
 from orderproof.job.errors import OrderproofError
-from orderproof.job.files import md5_of, write_atomically
+from orderproof.job.files import write_atomically
+from orderproof.job.hashing import md5_of
 from orderproof.job.spec import Job
 
 SCHEMA = "orderproof/batch/1"

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from orderproof.job.spec import Job, OrderSpec
-from orderproof.measure.trial_store import OrderRecord
 from orderproof.orders.order import Order, OrderError
+from orderproof.orders.order_record import OrderRecord
 from orderproof.orders.registry import make_order
 from orderproof.prompts.source import PromptSource
 from orderproof.prompts.tokenization import Tokenizer

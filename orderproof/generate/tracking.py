@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from orderproof.generate.mlflow_run import run_of
 from orderproof.generate.record import BatchRun, keep, read_runs, reports_of
+from orderproof.job.hashing import canonical_json
 from orderproof.job.spec import Job
-from orderproof.measure.trial_store import canonical_json
 from orderproof.runs.mlflow_records import RunRecord
 from orderproof.runs.single_run import runs_tagged, send
 from orderproof.runs.trial_tracking import TrackingError, connected

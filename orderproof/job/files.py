@@ -1,12 +1,8 @@
-"""Files that are whole or absent: write beside, fsync, rename. And hashes of what lies on disk.
-
-In: paths and bytes. Out: files. Knows nothing of what is in them.
-"""
+"""Files that are whole or absent: write a temporary file beside, fsync, rename."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -84,12 +80,6 @@ def append_line(path: Path, line: str) -> None:
             os.fsync(sink.fileno())
     except OSError as error:
         raise FileError.of(error, path) from None
-
-
-def md5_of(path: Path) -> str:
-    """The md5 of a file's bytes: the hash that DVC gives it."""
-    with open(path, "rb") as source:
-        return hashlib.file_digest(source, "md5").hexdigest()
 
 
 def _part_beside(path: Path) -> tuple[int, str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from orderproof.job.spec import Job
 from orderproof.lossy.routing import LossyError
-from orderproof.measure.trial_store import OrderRecord
 from orderproof.orders.order import Order
+from orderproof.orders.order_record import OrderRecord
 from orderproof.orders.registry import make_order
 from orderproof.orders.view import view_of
 from orderproof.prompts.tokenization import TokenizedPrompts

@@ -16,7 +16,7 @@ from orderproof.job.files import write_atomically
 from orderproof.job.formatting import signed
 from orderproof.job.spec import Job
 from orderproof.lossy.routing import LossyError, routing_named
-from orderproof.measure.trial_store import OrderRecord
+from orderproof.orders.order_record import OrderRecord
 from orderproof.outputs.change import TOLERANCE, OutputChange, ScoreChange
 
 SHUFFLED, SORTED, LOSSY, SORTED_LOSSY = "shuffled", "sorted", "shuffled, lossy", "sorted, lossy"

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orderproof.measure.trial_store import Block, EvidenceError, Manifest, Pass, Trial, ids_sha256
+from orderproof.job.hashing import ids_sha256
+from orderproof.measure.trial_store import Block, EvidenceError, Manifest, Pass, Trial
 from orderproof.measure.verdict import Verdict, decide
 from orderproof.orders.order import Order
 from orderproof.orders.shuffled import shuffle

@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 
 from orderproof.engines.protocol import EngineInfo
 from orderproof.forecast.stored_prediction import StoredPrediction
+from orderproof.job.hashing import canonical_json, ids_sha256
 from orderproof.job.model import ModelFacts
 from orderproof.job.spec import BESIDE_THE_JOBS, NEVER_MEASURED, Job, OrderSpec
 from orderproof.measure.preflight import foretold_refusal, structural_refusal
 from orderproof.measure.trial_history import attempts, detectable_excess_before, noise_sd
-from orderproof.measure.trial_store import History, Manifest, canonical_json, ids_sha256
+from orderproof.measure.trial_store import History, Manifest
 from orderproof.measure.verdict import Rule, detectable_gain
 from orderproof.orders.order import Order
 from orderproof.orders.registry import make_order

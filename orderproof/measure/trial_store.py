@@ -9,9 +9,7 @@ shows.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from orderproof.forecast.stored_prediction import StoredPrediction
 from orderproof.job.errors import OrderproofError
 from orderproof.job.files import append_line, atomic_file, write_atomically
+from orderproof.job.hashing import canonical_json, sha256_of
 from orderproof.measure.verdict import Rule, Verdict
+from orderproof.orders.order_record import OrderRecord
 from orderproof.outputs.passes import CANDIDATE as CANDIDATE
 from orderproof.outputs.passes import CONTROL as CONTROL
 from orderproof.outputs.passes import SHUFFLED as SHUFFLED
@@ -54,16 +54,6 @@ def samples_of(finish_reason: str) -> int:
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class OrderRecord(_Frozen):
-    """Provenance of an order: enough to make the same permutation again."""
-
-    method: str
-    parameters: dict[str, Any] = {}
-    seeds: dict[str, int] = {}
-    dataset_md5: str
-    sha256: str  # of the permutation as little-endian int64
 
 
 class Manifest(_Frozen):
@@ -104,7 +94,7 @@ class Manifest(_Frozen):
     @property
     def sha256(self) -> str:
         """Hash of the canonical JSON of every registered field."""
-        return hashlib.sha256(canonical_json(self.model_dump(mode="json")).encode()).hexdigest()
+        return sha256_of(canonical_json(self.model_dump(mode="json")))
 
 
 class Pass(_Frozen):
@@ -280,16 +270,6 @@ def write_verdict(trial: Trial, verdict: Verdict) -> None:
 
 class EvidenceError(OrderproofError):
     """A trial's folder that cannot carry a verdict."""
-
-
-def canonical_json(value: Any) -> str:
-    """One text per value, so that equal values have equal hashes."""
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-def ids_sha256(ids: Iterable[str]) -> str:
-    """Of a set of prompts' ids, whatever order they come in: sorted, joined by newlines."""
-    return hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()
 
 
 def register(folder: Path, manifest: Manifest) -> Trial:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from orderproof.job.errors import OrderproofError
 from orderproof.job.files import atomic_file
-from orderproof.measure.trial_store import OrderRecord
+from orderproof.orders.order_record import OrderRecord
 
 # Row k: the k-th prompt to be sent.
 ORDER_SCHEMA = pa.schema([pa.field("position", pa.int64(), False), pa.field("prompt_id", pa.string(), False)])

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from orderproof.job.files import md5_of
+from orderproof.job.hashing import md5_of
 from orderproof.prompts import openai_batch
 from orderproof.prompts.request_defaults import Serving
 from orderproof.prompts.rows import (

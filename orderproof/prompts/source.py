@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orderproof.job.files import md5_of
+from orderproof.job.hashing import md5_of
 from orderproof.orders.view import PromptView, own_samples
 from orderproof.prompts.dataset import OneForm, json_lines, prompt_of_line, read_prompts, refuse_unusable
 from orderproof.prompts.ids import id_key

@@ -17,7 +17,7 @@ from orderproof.generate.delivery import write_outputs
 from orderproof.generate.generation import Batch, Generated
 from orderproof.generate.generation_record import recorded
 from orderproof.generate.provenance import provenance_of
-from orderproof.job.files import md5_of
+from orderproof.job.hashing import md5_of
 from orderproof.job.spec import BATCH_INVARIANT
 from orderproof.outputs.disagreement import Float64, Int64
 from orderproof.outputs.scorers import score

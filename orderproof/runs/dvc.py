@@ -23,7 +23,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from orderproof.job.errors import OrderproofError
-from orderproof.job.files import md5_of, write_atomically
+from orderproof.job.files import write_atomically
+from orderproof.job.hashing import md5_of
 
 _NO_DVC = "not inside of a DVC repository"
 _NO_STAGE = "does not exist as an output or a stage name"

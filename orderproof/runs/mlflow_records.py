@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from orderproof.job.hashing import canonical_json
 from orderproof.measure.evaluate import pass_outputs
-from orderproof.measure.trial_store import Pass, Trial, canonical_json
+from orderproof.measure.trial_store import Pass, Trial
 from orderproof.measure.verdict import Verdict
 from orderproof.outputs.passes import CONTROL, SHUFFLED, disagreement_with_controls
 

@@ -18,11 +18,13 @@ import numpy as np
 from pydantic import ValidationError
 
 from orderproof.job.errors import OrderproofError
-from orderproof.job.files import md5_of, write_atomically
+from orderproof.job.files import write_atomically
+from orderproof.job.hashing import md5_of
 from orderproof.job.spec import Job
-from orderproof.measure.trial_store import OrderRecord, Trial
+from orderproof.measure.trial_store import Trial
 from orderproof.measure.verdict import Verdict
 from orderproof.orders.order import Order, read_order, write_order
+from orderproof.orders.order_record import OrderRecord
 from orderproof.outputs.passes import CANDIDATE
 from orderproof.runs.promotion_record import Demotion, Promotion, provenance
 

@@ -11,8 +11,10 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict
 
 from orderproof.job.formatting import with_interval
-from orderproof.measure.trial_store import Manifest, OrderRecord, Trial, canonical_json
+from orderproof.job.hashing import canonical_json
+from orderproof.measure.trial_store import Manifest, Trial
 from orderproof.measure.verdict import Verdict
+from orderproof.orders.order_record import OrderRecord
 
 SCHEMA: Final = "orderproof/promotion/1"
 

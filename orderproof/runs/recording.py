@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from orderproof.job.errors import OrderproofError
-from orderproof.job.files import md5_of, write_atomically
+from orderproof.job.files import write_atomically
+from orderproof.job.hashing import md5_of
 from orderproof.job.model import read_model
 from orderproof.job.spec import NEVER_MEASURED, Job
 from orderproof.lossy.report import LossyReport, lines, write_page

@@ -22,9 +22,10 @@ from urllib.parse import urlsplit
 from filelock import FileLock
 
 from orderproof.job.errors import OrderproofError
+from orderproof.job.hashing import canonical_json
 from orderproof.job.spec import Job
 from orderproof.measure.pass_expert_counts import experts_per_step
-from orderproof.measure.trial_store import Trial, canonical_json
+from orderproof.measure.trial_store import Trial
 from orderproof.measure.verdict import Verdict
 from orderproof.runs.mlflow_records import ORIGIN, PASS_TAG, TRIAL_TAG, RunRecord, pass_records, trial_record
 

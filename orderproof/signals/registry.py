@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.job.errors import OrderproofError
-from orderproof.job.files import md5_of
+from orderproof.job.hashing import md5_of
 from orderproof.job.spec import OrderSpec
 from orderproof.signals.served_model import Served
 

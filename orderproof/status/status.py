@@ -15,7 +15,7 @@ from orderproof.generate.checkpoint import FOLDER, RESULTS_FILE, CheckpointError
 from orderproof.generate.progress import underway
 from orderproof.generate.record import BatchRecordError, read_runs
 from orderproof.generate.windowed_ordering import STREAMED_FILE
-from orderproof.job.files import md5_of
+from orderproof.job.hashing import md5_of
 from orderproof.job.spec import Job
 from orderproof.measure.trial_history import attempts
 from orderproof.measure.trial_store import VERDICT_FILE, EvidenceError, History, Trial, read_history

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 
 from orderproof.generate import recording as batch_recording
 from orderproof.generate.delivery import OUTPUTS_FILE
-from orderproof.job.files import md5_of
+from orderproof.job.hashing import md5_of
 from orderproof.job.params import load_job
 from orderproof.job.spec import EngineSpec, Job
 from orderproof.reproduce import recording as baseline_recording

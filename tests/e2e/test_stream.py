@@ -22,7 +22,7 @@ from orderproof.engines.protocol import EngineError, Request
 from orderproof.generate.checkpoint import FOLDER, CheckpointError, progress_of
 from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.windowed_ordering import SPOOL_FILE, STREAMED_FILE
-from orderproof.job.files import md5_of
+from orderproof.job.hashing import md5_of
 from orderproof.job.spec import Job
 from orderproof.prompts.rows import PromptError
 from orderproof.prompts.stream import Stream

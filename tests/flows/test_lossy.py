@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flows.lossy import choose_order
-from orderproof.job.files import md5_of
+from orderproof.job.hashing import md5_of
 from orderproof.prompts.dataset import read_prompts
 from orderproof.prompts.tokenization import tokenize
 from orderproof.runs.route_artifacts import FOLDER

@@ -13,7 +13,7 @@ from orderproof.forecast import candidates, planning
 from orderproof.forecast.job_profile import left_out
 from orderproof.forecast.planning import Foresight, foresee, loads_of
 from orderproof.forecast.prediction import Prediction, unlearned
-from orderproof.job.files import md5_of
+from orderproof.job.hashing import md5_of
 from orderproof.job.spec import Job, OrderSpec
 from orderproof.orders.registry import make_order
 from orderproof.orders.view import PromptView, view_of

@@ -8,7 +8,7 @@ from orderproof.generate.picture import _title
 from orderproof.generate.record import BatchRun
 from orderproof.generate.tracking import CURVE_POINTS, _record
 from orderproof.lossy.routing import routing_named
-from orderproof.measure.trial_store import OrderRecord
+from orderproof.orders.order_record import OrderRecord
 
 NOON = "2026-11-29T12:00:00+00:00"
 

@@ -10,7 +10,7 @@ import pytest
 
 from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.provenance import METADATA_KEY, read_provenance
-from orderproof.job.files import md5_of
+from orderproof.job.hashing import md5_of
 from orderproof.job.spec import Job
 from tests.support.batches import make_project, promote_label_order, run_batch
 

@@ -19,7 +19,7 @@ from orderproof.generate.progress import HowFar, tell
 from orderproof.generate.record import BatchRecordError, BatchRun, keep, read_runs, reports_of
 from orderproof.generate.recording import record, report
 from orderproof.generate.tracking import RUN_TAG, log_waiting
-from orderproof.job.files import md5_of
+from orderproof.job.hashing import md5_of
 from orderproof.job.params import load_job
 from orderproof.job.spec import Job
 from orderproof.prompts.stream import Stream

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import resource
 import signal
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from orderproof.job.errors import OrderproofError
-from orderproof.job.files import FileError, append_line, atomic_file, md5_of, write_atomically
+from orderproof.job.files import FileError, append_line, atomic_file, write_atomically
 
 
 @pytest.fixture
@@ -116,12 +115,6 @@ def test_a_line_is_added_after_the_others(tmp_path: Path) -> None:
     for line in ("one", "two é", "three"):
         append_line(path, line)
     assert path.read_bytes() == "one\ntwo é\nthree\n".encode()
-
-
-def test_the_hash_is_the_one_that_md5_gives_for_the_bytes(tmp_path: Path) -> None:
-    content = os.urandom(3_000_000)
-    (tmp_path / "a").write_bytes(content)
-    assert md5_of(tmp_path / "a") == hashlib.md5(content).hexdigest()
 
 
 def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_the_old_one(tmp_path: Path) -> None:

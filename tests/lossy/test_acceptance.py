@@ -21,7 +21,7 @@ from orderproof.generate.checkpoint import FOLDER, CheckpointError, progress_of
 from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.provenance import read_provenance
 from orderproof.generate.recording import report
-from orderproof.job.files import md5_of
+from orderproof.job.hashing import md5_of
 from orderproof.job.model import read_model
 from orderproof.job.params import load_job
 from orderproof.job.spec import Job

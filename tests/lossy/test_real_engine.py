@@ -10,7 +10,7 @@ import pytest
 
 from orderproof.engines.routing_engine import RoutingEngine
 from orderproof.generate.delivery import OUTPUTS_FILE
-from orderproof.job.files import md5_of
+from orderproof.job.hashing import md5_of
 from orderproof.job.model import read_model
 from orderproof.job.spec import EngineSpec, Job
 from orderproof.lossy.comparison import compare_lossy

@@ -18,7 +18,7 @@ from orderproof.generate.checkpoint import KEY_FILE, CheckpointError
 from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.lock import only_run
 from orderproof.generate.provenance import read_provenance
-from orderproof.job.files import md5_of
+from orderproof.job.hashing import md5_of
 from orderproof.job.params import load_job
 from orderproof.job.spec import Job
 from orderproof.outputs.scorers import ScorerError

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from orderproof.job.files import md5_of
+from orderproof.job.hashing import md5_of
 from orderproof.job.spec import Job
 from orderproof.measure.trial_store import TOKENS_SCHEMA, Manifest, Pass, Trial, record, register
 from orderproof.measure.verdict import Rule, Verdict

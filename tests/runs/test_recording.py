@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
-from orderproof.job.files import md5_of
+from orderproof.job.hashing import md5_of
 from orderproof.job.model import read_model
 from orderproof.job.params import load_job
 from orderproof.job.spec import Job

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orderproof.job.files import md5_of
+from orderproof.job.hashing import md5_of
 from orderproof.job.spec import Job
 from orderproof.measure.evaluate import judge
 from orderproof.measure.outcome import TOY

@@ -23,7 +23,8 @@ from orderproof.generate.generation import Batch, Generated
 from orderproof.generate.lock import only_run
 from orderproof.generate.output_lines import OutputLines, open_output
 from orderproof.generate.record import BatchRun, record_of
-from orderproof.job.files import md5_of, write_atomically
+from orderproof.job.files import write_atomically
+from orderproof.job.hashing import md5_of
 from orderproof.job.params import load_job
 from orderproof.job.spec import EngineSpec, Job
 from orderproof.orders.order import write_order

@@ -9,7 +9,7 @@ from ruamel.yaml import YAML
 
 from orderproof.capture.calibration import Calibration, Fit
 from orderproof.forecast.step_cost_store import KnownCosts, write_costs
-from orderproof.job.files import md5_of
+from orderproof.job.hashing import md5_of
 from orderproof.job.model import ModelFacts, read_model
 from orderproof.job.params import load_job
 from orderproof.job.spec import Job

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from orderproof.job.files import md5_of
+from orderproof.job.hashing import md5_of
 from orderproof.job.params import load_job
 from orderproof.job.spec import Job
 
@@ -43,7 +43,7 @@ reporting:
 MEASURE = """\
 import json, os, sys
 from pathlib import Path
-from orderproof.job.files import md5_of
+from orderproof.job.hashing import md5_of
 from orderproof.job.params import load_job
 from orderproof.runs.promotion import PromotionError, keep_current
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from orderproof.job.files import md5_of
+from orderproof.job.hashing import md5_of
 from orderproof.job.model import fingerprint
 from orderproof.orders.view import PromptView, view_of
 from orderproof.prompts.dataset import read_prompts

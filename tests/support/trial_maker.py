@@ -17,18 +17,11 @@ import pyarrow as pa
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from orderproof.job.hashing import ids_sha256
 from orderproof.job.spec import Job
-from orderproof.measure.trial_store import (
-    TOKENS_SCHEMA,
-    Manifest,
-    OrderRecord,
-    Pass,
-    Trial,
-    ids_sha256,
-    record,
-    register,
-)
+from orderproof.measure.trial_store import TOKENS_SCHEMA, Manifest, Pass, Trial, record, register
 from orderproof.measure.verdict import Rule
+from orderproof.orders.order_record import OrderRecord
 from orderproof.outputs.passes import CANDIDATE, CONTROL, SHUFFLED
 
 BASE_RATE_REQ_S = 12.0
