@@ -9,27 +9,19 @@ each other: a DVC stage and a Prefect deployment exclude each other only where b
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
-from filelock import FileLock
 from prefect.client.orchestration import get_client
 from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import get_current_settings
 
 from flows.reporting import run_logger
-from orderproof.job.errors import OrderproofError
+from orderproof.engines.accelerator_lock import hold_accelerator
 
 LIMIT = "orderproof-accelerator"
 LEASE_S = 60  # a killed flow's slot comes back after this long; Prefect renews it meanwhile
-
-
-class AcceleratorError(OrderproofError):
-    """The lock file's folder cannot be used: why, and what to do."""
 
 
 @contextlib.contextmanager
@@ -39,7 +31,7 @@ def accelerator() -> Iterator[None]:
     Raises:
         AcceleratorError: the folder of the lock file belongs to somebody else.
     """
-    with _slot() if get_current_settings().api.url else _lock():
+    with _slot() if get_current_settings().api.url else hold_accelerator(run_logger().info):
         yield
 
 
@@ -58,30 +50,6 @@ def _slot() -> Iterator[None]:
             held.close()
         except httpx.HTTPError:
             run_logger().warning("the Prefect server is gone; the accelerator's slot comes back within %d s", LEASE_S)
-
-
-@contextlib.contextmanager
-def _lock() -> Iterator[None]:
-    """The kernel releases it when the process dies."""
-    lock = FileLock(_machine_folder() / "accelerator.lock")
-    try:
-        lock.acquire(timeout=0)
-    except TimeoutError:
-        run_logger().info("another orderproof process measures on this machine: waiting for it to end")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _machine_folder() -> Path:
-    """A folder of this user's on this machine, outside of any checkout; nobody else may write to it."""
-    folder = Path(tempfile.gettempdir()) / f"orderproof-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-        raise AcceleratorError(f"{folder} belongs to somebody else: remove it, or set TMPDIR to a folder of your own")
-    return folder
 
 
 def _ensure_limit() -> None:

@@ -22,10 +22,10 @@ from prefect.logging import get_run_logger
 
 from flows.accelerator import accelerator
 from flows.batch_reporting import BatchReporter, announce_batch
-from flows.engine import start_engine
 from flows.reporting import flow_run_id
 from flows.server import end_server_with_this_process
 from orderproof.engines.protocol import Engine, EngineInfo
+from orderproof.engines.start import start_engine
 from orderproof.generate import checkpoint, delivery, generation, select_order, windowed_ordering
 from orderproof.generate import recording as batch_recording
 from orderproof.generate.delivery import Delivered

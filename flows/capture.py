@@ -15,7 +15,6 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
 from flows.accelerator import accelerator
-from flows.engine import start_engine
 from flows.measure import validate
 from flows.reporting import progress_bar, run_logger
 from flows.server import end_server_with_this_process
@@ -27,6 +26,7 @@ from orderproof.capture.sample import groups_of, sample_size, stratified
 from orderproof.capture.statistics import routing_table
 from orderproof.engines.protocol import Engine
 from orderproof.engines.routing_engine import RoutingEngine
+from orderproof.engines.start import start_engine
 from orderproof.forecast.step_cost_store import costs_path, write_costs
 from orderproof.job.model import ModelFacts, read_model
 from orderproof.job.params import load_job

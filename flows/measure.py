@@ -14,11 +14,11 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
 from flows.accelerator import accelerator
-from flows.engine import start_engine
 from flows.measure_reporting import Reporter, announce, foretell
 from flows.reporting import flow_run_id
 from flows.server import end_server_with_this_process
 from orderproof.engines.protocol import Engine
+from orderproof.engines.start import start_engine
 from orderproof.forecast.stored_prediction import read_stored_prediction
 from orderproof.job.model import read_model
 from orderproof.job.params import load_job

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from orderproof.engines.replicas import engine_of
+from orderproof.engines.start import create_engine
 from orderproof.job.formatting import with_interval
 from orderproof.job.hashing import md5_of
 from orderproof.job.model import read_model
@@ -110,7 +110,7 @@ def compare(job: Job, prompts: Prompts, orders: Mapping[str, Order | None], bloc
         asked, read_model(job.model_path, job.model), prompts.tokenized, prompts.dataset_md5, file, History()
     )
     plan = replace(plan, orders={arm: orders[name] for arm, name in names.items()}, control_why="a comparison's first")
-    with engine_of(job.engine, job.model_path, job.sampling, folder / "engine.log") as engine:
+    with create_engine(job.engine, job.model_path, job.sampling, folder / "engine.log") as engine:
         trial = trials.begin(plan, engine)
         for number in range(1, blocks + 1):
             trial = trials.run_block(plan, engine, trial, number)

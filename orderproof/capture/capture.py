@@ -94,7 +94,7 @@ def capture(
         EngineError: the engine died. Likewise.
     """
     prompts, path = sample.prompts, routes_path(job)
-    find_reusable_verdict: set[int] = set()
+    answered: set[int] = set()
     one = {"n": 1}  # output of each prompt, however many the job asks for
     requests = [
         Request(k, prompts.token_ids(k), {**own, **one} if own else None) for k, own in enumerate(prompts.samplings)
@@ -103,10 +103,10 @@ def capture(
         ledger = _Ledger(writer, prompts)
 
         def sink(answer: Output | Failure) -> None:
-            find_reusable_verdict.add(answer.number)
+            answered.add(answer.number)
             if isinstance(answer, Failure):
                 ledger.miss(answer.number, answer.reason)
-            progress(len(find_reusable_verdict), len(prompts))
+            progress(len(answered), len(prompts))
 
         figures = engine.capture(requests, {**job.sampling, **one}, sink, ledger.take)
         ledger.close()

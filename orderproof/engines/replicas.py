@@ -18,8 +18,7 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 
 from orderproof.engines.client import QUEUED_BATCHES, VllmEngine
-from orderproof.engines.protocol import Engine, EngineError, EngineInfo, Failure, Figures, Output, Request, Steps
-from orderproof.engines.routing_engine import RoutingEngine
+from orderproof.engines.protocol import EngineError, EngineInfo, Failure, Figures, Output, Request, Steps
 from orderproof.engines.shares import Dealer
 from orderproof.job.spec import EngineSpec
 
@@ -28,27 +27,6 @@ AHEAD_BATCHES = QUEUED_BATCHES + 1  # sent to a replica and not answered: its qu
 LOADING_FACTOR = 2  # an engine that loads may hold its weights twice, read and unpacked
 
 Event = Output | Failure | Steps | Figures | BaseException
-
-
-def engine_of(
-    spec: EngineSpec,
-    model: Path,
-    sampling: Mapping[str, Any],
-    log: Path,
-    adapters: Mapping[str, Path] | None = None,
-    k0: int | None = None,
-    meanwhile: Callable[[], None] | None = None,
-) -> Engine:
-    """The engine that a job asks for; nothing starts yet. Raises EngineError where the model's folder is missing.
-
-    Args:
-        k0: of a lossy routing that a person accepted; None: the model's own.
-        meanwhile: called once, while the engine loads; what it raises ends the engine at once.
-    """
-    if k0 is not None:
-        return RoutingEngine(spec, model, sampling, log, adapters, k0=k0, meanwhile=meanwhile)
-    kind = VllmEngine if spec.replicas == 1 else ReplicatedEngine
-    return kind(spec, model, sampling, log, adapters, meanwhile=meanwhile)
 
 
 class ReplicatedEngine:
@@ -184,7 +162,7 @@ class ReplicatedEngine:
             replica, event = events.get()
             if isinstance(event, Output | Failure):
                 sink(event)
-                dealer.find_reusable_verdict(replica)
+                dealer.answered(replica)
                 continue
             if isinstance(event, Steps):
                 beside.add(replica, event)

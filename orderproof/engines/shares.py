@@ -93,7 +93,7 @@ class Dealer:
         """A replica's requests; waits while it has no room."""
         return self._of_share(replica) if self._shares else self._of_stream(replica)
 
-    def find_reusable_verdict(self, replica: int) -> None:
+    def answered(self, replica: int) -> None:
         """There is room for another request."""
         with self._room:
             self._free[replica] += 1

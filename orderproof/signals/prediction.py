@@ -117,9 +117,9 @@ def fit(prompts: Prompts, routes: Routes, served: Served) -> Predictor:
         rows = np.hstack([token, triples @ directions])
         landmarks = landmarks_among(rows)
         features = landmarks.features(rows).astype(np.float64)
-        find_reusable_verdict = _answered(routes)
+        answered = _answered(routes)
         prefill, prefill_fitted = _ridge(features, _roots(routes, "prefill"))
-        decode, decode_fitted = _ridge(features[find_reusable_verdict], _roots(routes, "decode")[find_reusable_verdict])
+        decode, decode_fitted = _ridge(features[answered], _roots(routes, "decode")[answered])
     record = routes.record
     return Predictor(
         Record(

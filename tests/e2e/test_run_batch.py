@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flows.engine import start_engine
+from orderproof.engines.start import start_engine
 from orderproof.generate.delivery import BATCH_FILE
 from orderproof.job.spec import EngineSpec, Job
 from orderproof.prompts.openai_body import CHAT

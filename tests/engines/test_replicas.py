@@ -17,9 +17,10 @@ import pytest
 
 from orderproof.engines.client import VllmEngine
 from orderproof.engines.protocol import EngineError, Failure, Figures, Output, Request, Steps
-from orderproof.engines.replicas import AHEAD_BATCHES, RUN_BATCHES, ReplicatedEngine, _SideBySide, engine_of, together
+from orderproof.engines.replicas import AHEAD_BATCHES, RUN_BATCHES, ReplicatedEngine, _SideBySide, together
 from orderproof.engines.requests import RequestList
 from orderproof.engines.shares import Dealer
+from orderproof.engines.start import create_engine
 from orderproof.job.spec import EngineSpec
 from tests.standin.vllm.v1.engine.llm_engine import generated
 from tests.support.batches import MAX_MODEL_LEN, STANDIN
@@ -45,7 +46,7 @@ def start(model: Path, tmp_path: Path) -> Start:
         env = {"PYTHONPATH": str(STANDIN), "STANDIN_DEVICES": "2", **(env or {})}
         args = {"max_num_seqs": BATCH, "max_model_len": MAX_MODEL_LEN, **(args or {})}
         spec = EngineSpec(replicas=replicas, args=args, env={k: v for k, v in env.items() if v is not None}, **fields)
-        return engine_of(spec, model, SAMPLING, tmp_path / "logs" / "it.log", meanwhile=meanwhile)
+        return create_engine(spec, model, SAMPLING, tmp_path / "logs" / "it.log", meanwhile=meanwhile)
 
     return make
 
@@ -75,7 +76,7 @@ def test_one_replica_is_a_plain_engine_and_more_are_as_many_processes(start: Sta
 
 
 def test_a_lossy_engine_knows_the_job_s_adapters_too(model: Path, tmp_path: Path) -> None:
-    engine = engine_of(EngineSpec(), model, SAMPLING, tmp_path / "log", {"tone": tmp_path / "tone"}, k0=2)
+    engine = create_engine(EngineSpec(), model, SAMPLING, tmp_path / "log", {"tone": tmp_path / "tone"}, k0=2)
     assert isinstance(engine, VllmEngine)
     assert engine.adapters == {"tone": str(tmp_path / "tone")}
 
@@ -119,19 +120,19 @@ def test_a_stream_of_unknown_length_is_shared_too(start: Start) -> None:
 
 def test_the_tail_of_a_replica_that_is_late_is_taken_over(start: Start, tmp_path: Path) -> None:
     """One replica does nothing until the other has taken all that it may take of the order."""
-    held, find_reusable_verdict, count, run = tmp_path / "held", [0], 120 * BATCH, RUN_BATCHES * BATCH
+    held, answered, count, run = tmp_path / "held", [0], 120 * BATCH, RUN_BATCHES * BATCH
     held.touch()
     left = 2 * run + AHEAD_BATCHES * BATCH + run  # a share too short to be divided, what was sent, a run on its way
 
     def sink(_: Output | Failure) -> None:
-        find_reusable_verdict[0] += 1
-        if find_reusable_verdict[0] == count - left:
+        answered[0] += 1
+        if answered[0] == count - left:
             held.unlink()
 
     with start(env={"STANDIN_HELD_DEVICE": "0", "STANDIN_HELD": str(held)}) as engine:
         figures = engine.run(requests(count), SAMPLING, sink)
     places = {k: sum(s.stop - s.start for s in figures.shares if s.replica == k) for k in (0, 1)}
-    assert sum(places.values()) == find_reusable_verdict[0] == count
+    assert sum(places.values()) == answered[0] == count
     assert places[0] <= left
     shortest = min(share.stop - share.start for share in figures.shares)
     assert shortest >= run
@@ -243,16 +244,16 @@ def test_closing_from_another_thread_ends_a_pass(start: Start) -> None:
 
 
 def test_no_replica_is_sent_more_than_it_can_hold(start: Start) -> None:
-    read, find_reusable_verdict, most = [0], [0], [0]
+    read, answered, most = [0], [0], [0]
 
     def source() -> Iterator[Request]:
         for request in requests(2000):
             read[0] += 1
-            most[0] = max(most[0], read[0] - find_reusable_verdict[0])
+            most[0] = max(most[0], read[0] - answered[0])
             yield request
 
     def sink(_: Output | Failure) -> None:
-        find_reusable_verdict[0] += 1
+        answered[0] += 1
 
     with start() as engine:
         engine.run(source(), SAMPLING, sink)
@@ -269,12 +270,12 @@ def test_steps_are_watched_with_what_runs_in_all_replicas(start: Start) -> None:
 
 def test_the_steps_of_a_replica_that_works_alone_at_the_end_are_watched_too(start: Start, tmp_path: Path) -> None:
     lots: list[Steps] = []
-    share, held, find_reusable_verdict = 2 * RUN_BATCHES * BATCH - 1, tmp_path / "held", [0]  # too short to be divided
+    share, held, answered = 2 * RUN_BATCHES * BATCH - 1, tmp_path / "held", [0]  # too short to be divided
     held.touch()
 
     def sink(_: Output | Failure) -> None:
-        find_reusable_verdict[0] += 1
-        if find_reusable_verdict[0] == share:
+        answered[0] += 1
+        if answered[0] == share:
             held.unlink()
 
     with start(

@@ -11,8 +11,8 @@ import pytest
 
 from orderproof.engines.client import VllmEngine
 from orderproof.engines.protocol import Output
-from orderproof.engines.replicas import engine_of
 from orderproof.engines.requests import RequestList
+from orderproof.engines.start import create_engine
 from orderproof.job.spec import EngineSpec
 from tests.conftest import GREEDY
 from tests.engines.test_client import requests
@@ -43,7 +43,7 @@ def test_two_replicas_give_the_outputs_of_one_engine_on_processors_of_their_own(
     engine: VllmEngine, engine_spec: EngineSpec, models: dict[str, Path], tmp_path: Path
 ) -> None:
     spec = engine_spec.model_copy(update={"replicas": 2})
-    with engine_of(spec, models["moe"], GREEDY, tmp_path / "it.log") as two:
+    with create_engine(spec, models["moe"], GREEDY, tmp_path / "it.log") as two:
         bound = [
             {tuple(sorted(os.sched_getaffinity(thread.id))) for thread in psutil.Process(each.pid).threads()}
             for each in two.engines  # type: ignore[attr-defined]
@@ -61,7 +61,7 @@ def test_tensor_parallel_workers_share_a_replica_s_processors_also_with_the_engi
         "args": {**engine_spec.args, "tensor_parallel_size": 2},
         "devices": ((str(first), str(second)),),
     }
-    with engine_of(engine_spec.model_copy(update=update), models["moe"], GREEDY, tmp_path / "it.log") as parallel:
+    with create_engine(engine_spec.model_copy(update=update), models["moe"], GREEDY, tmp_path / "it.log") as parallel:
         assert parallel.info.settings["in_process"]
         family = psutil.Process(parallel.pid).children(recursive=True)  # type: ignore[attr-defined]
         assert same(outputs(parallel), outputs(engine)) >= SAME_AT_LEAST

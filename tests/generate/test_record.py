@@ -84,11 +84,11 @@ def test_figures_are_of_what_was_generated_and_not_of_what_was_refused(job: Job)
     write_prompts(job, ["x" * (200 if k % 3 else 5) for k in range(PROMPTS)])  # two of three do not fit
     tolerant = job.model_copy(update={"generate": job.generate.model_copy(update={"tolerated_failures": 1.0})})
     _, _, run = recorded_batch(tolerant)
-    find_reusable_verdict = PROMPTS // 3
-    assert (run.prompts, run.generated, run.failed) == (PROMPTS, find_reusable_verdict, PROMPTS - find_reusable_verdict)
-    assert run.throughput_req_s == pytest.approx(find_reusable_verdict / run.wall_s)
-    assert run.cost_per_1k_requests == pytest.approx(1000 * 3.6 / 3600 * run.wall_s / find_reusable_verdict)
-    assert (run.prompt_tokens, run.output_tokens) == (5 * find_reusable_verdict, 8 * find_reusable_verdict)
+    answered = PROMPTS // 3
+    assert (run.prompts, run.generated, run.failed) == (PROMPTS, answered, PROMPTS - answered)
+    assert run.throughput_req_s == pytest.approx(answered / run.wall_s)
+    assert run.cost_per_1k_requests == pytest.approx(1000 * 3.6 / 3600 * run.wall_s / answered)
+    assert (run.prompt_tokens, run.output_tokens) == (5 * answered, 8 * answered)
 
 
 def test_where_every_prompt_was_refused_there_is_no_rate(job: Job) -> None:

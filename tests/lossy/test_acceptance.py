@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from flows.engine import start_engine
 from orderproof.engines.protocol import EngineError
 from orderproof.engines.routing_engine import RoutingEngine
+from orderproof.engines.start import start_engine
 from orderproof.generate.checkpoint import FOLDER, CheckpointError, progress_of
 from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.provenance import read_provenance

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from orderproof.engines.protocol import Engine
-from orderproof.engines.replicas import engine_of
+from orderproof.engines.start import create_engine
 from orderproof.generate import checkpoint, generation, select_order, windowed_ordering
 from orderproof.generate.delivery import Delivered, deliver
 from orderproof.generate.generation import Batch, Generated
@@ -195,7 +195,7 @@ def begin_stream(job: Job, stream: Stream, restart: bool) -> tuple[Batch, str]:
 
 
 def standin(job: Job) -> Any:
-    return engine_of(job.engine, job.model_path, job.sampling, job.root / "engine.log", k0=job.lossy_k0)
+    return create_engine(job.engine, job.model_path, job.sampling, job.root / "engine.log", k0=job.lossy_k0)
 
 
 def generated_places(job: Job) -> np.ndarray:
