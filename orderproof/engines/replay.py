@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.engines.protocol import Completion, EngineInfo, Failure, Figures, Output, Request, Steps
+from orderproof.job.sampling import VLLM_MAX_TOKENS
 from orderproof.job.spec import BATCHED_TOKENS
-from orderproof.prompts.request_defaults import VLLM_MAX_TOKENS
 from orderproof.routing.replay import Load, StepChunk, replay
 from orderproof.routing.route_source import RouteSource
 from orderproof.routing.step_costs import StepCosts

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from orderproof.job.model import ModelFacts, MoeFacts
+from orderproof.job.sampling import asked_samples
 from orderproof.job.spec import Job
 from orderproof.measure.preflight import most_generated, touched_by_a_sorted_batch
 from orderproof.orders.order import Order
 from orderproof.orders.shuffle_test import shuffle_like
 from orderproof.prompts.tokenization import TokenizedPrompts
-from orderproof.validation.prompt_suite import asked_samples
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from orderproof.forecast.prediction import Prediction, over, predict, unlearned
 from orderproof.forecast.step_cost_store import KnownCosts, read_costs
 from orderproof.generate.select_order import spec_of
 from orderproof.job.model import ModelFacts, read_model
+from orderproof.job.sampling import asked_samples, asked_tokens
 from orderproof.job.spec import Job, OrderSpec
 from orderproof.measure.plan import Plan, make_plan, restrict
 from orderproof.measure.trial import reports_of
@@ -38,7 +39,6 @@ from orderproof.runs import promotion, recording, route_artifacts
 from orderproof.signals.prediction import LEAST_PROMPTS
 from orderproof.signals.registry import ROUTING_SIGNALS
 from orderproof.signals.served_model import Served
-from orderproof.validation.prompt_suite import asked_samples, asked_tokens
 from orderproof.validation.validate import validate_prompts
 
 

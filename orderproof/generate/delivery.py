@@ -100,7 +100,7 @@ def write_outputs(batch: Batch, path: Path, folder: Path, lines: Path | None = N
     """
     checkpoint = batch.checkpoint
     schema = provenance_of(checkpoint.folder).in_schema(OUTPUTS_SCHEMA)
-    ids = batch.file.ids()
+    ids = iter(batch.file.ids)
     for torn in path.parent.glob(f".{path.stem}.*.part"):  # of a run that was killed here
         torn.unlink(missing_ok=True)
     try:

@@ -27,6 +27,7 @@ from orderproof.generate.step_summary import StepSummary
 from orderproof.generate.windowed_ordering import SPOOL_FILE, Coming, token_ids_of
 from orderproof.job.model import ModelFacts, read_model
 from orderproof.job.output_key import asked_of
+from orderproof.job.sampling import FINISHED, asked_samples, asked_tokens, is_cut_short
 from orderproof.job.spec import Job
 from orderproof.lossy.acceptance import refuse_stream, require_engine, require_evidence
 from orderproof.orders.order import Order
@@ -35,8 +36,6 @@ from orderproof.prompts.rows import PromptError
 from orderproof.prompts.source import PromptSource
 from orderproof.prompts.stream import PromptStream, Stream
 from orderproof.prompts.tokenization import Tokenizer
-from orderproof.validation.output_suite import FINISHED
-from orderproof.validation.prompt_suite import asked_samples, asked_tokens
 
 REFUSED, BROKEN_OFF = 400, 500  # HTTP's codes for the two ways in which a request fails
 READ_AHEAD_PROMPTS = 256  # read and tokenized at once, in the order of sending
@@ -281,9 +280,9 @@ def _result(answer: Output | Failure, sent: _Sent) -> Result:
 
 
 def _how_cut_short(answer: Output, asked: int | None) -> str | None:
-    """vLLM ends a request at the model's length with the same reason as at the length asked."""
-    cut = [len(one.token_ids) for one in answer.completions if one.finish_reason == "length"]
-    if asked is None or not cut or min(cut) >= asked:
+    lengths = [(one.finish_reason, len(one.token_ids)) for one in answer.completions]
+    cut = [tokens for reason, tokens in lengths if is_cut_short(reason, tokens, asked)]
+    if not cut:
         return None
     return f"cut short after {min(cut)} of {asked} tokens: prompt and output reach the model's length"
 

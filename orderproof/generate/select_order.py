@@ -20,6 +20,7 @@ from orderproof.job.spec import Job, OrderSpec
 from orderproof.orders.order import Order, OrderError
 from orderproof.orders.order_record import OrderRecord
 from orderproof.orders.registry import make_order
+from orderproof.orders.view import view_of_source
 from orderproof.prompts.source import PromptSource
 from orderproof.prompts.tokenization import Tokenizer
 from orderproof.runs import route_artifacts
@@ -121,7 +122,9 @@ def _places(source: PromptSource, batch: pa.RecordBatch) -> NDArray[np.int64]:
 
 
 def _view(job: Job, source: PromptSource, record: OrderRecord, tokenizer: Tokenizer) -> Any:
-    return source.view(tokenizer, labels=record.method == "label", lengths=_in_tokens(record), served=Served.by(job))
+    return view_of_source(
+        source, tokenizer, labels=record.method == "label", lengths=_in_tokens(record), served=Served.by(job)
+    )
 
 
 def _in_tokens(record: OrderRecord) -> bool:

@@ -20,7 +20,8 @@ from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from orderproof.job.spec import BESIDE_THE_JOBS, MOST_ASKED, REFUSED_SAMPLING, EngineSpec, Job, JobError, is_count
+from orderproof.job.sampling import MAX_COUNT, REFUSED_SAMPLING, is_count
+from orderproof.job.spec import BESIDE_THE_JOBS, EngineSpec, Job, JobError
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 # Folders beside the jobs' own, and the key that lies under every job.
@@ -158,7 +159,7 @@ def _check_engine(params: Path, job: Job) -> None:
     samples = job.sampling.get("n", 1)
     if not is_count(samples):
         raise JobError(
-            f"{params}: jobs.{job.name}.sampling.n must be a whole number from 1 to {MOST_ASKED}, not {samples!r}"
+            f"{params}: jobs.{job.name}.sampling.n must be a whole number from 1 to {MAX_COUNT}, not {samples!r}"
         )
     if job.engine.batch_invariant and job.sampling.get("temperature", 1) != 0 and "seed" not in job.sampling:
         raise JobError(

@@ -32,22 +32,10 @@ Method = Literal["file", "shuffled", "label", "length", "cluster", "greedy", "ex
 SignalName = Literal["lexical", "token", "embedding", "fingerprint", "predicted", "observed"]
 
 BATCHED_TOKENS = 2048  # a step's room: vLLM's own for an engine that is driven step by step
-MOST_ASKED = 2**31 - 1  # tokens or samples of one prompt, as int32 holds them
-# Members of vLLM's SamplingParams that no job and no prompt may set, and why.
-REFUSED_SAMPLING = {
-    "prompt_logprobs": "Probabilities of the prompt are not delivered: leave it out",
-    "prompt_logprob_token_ids": "Probabilities of the prompt are not delivered: leave it out",
-    "output_kind": "Only finished outputs are delivered: leave it out",
-}
 
 
 class JobError(OrderproofError):
     """A mistake in params.yaml, in words that tell the user what to change."""
-
-
-def is_count(asked: Any) -> bool:
-    """Whether so many tokens or samples can be asked of a prompt."""
-    return isinstance(asked, int) and not isinstance(asked, bool) and 1 <= asked <= MOST_ASKED
 
 
 class _Strict(BaseModel):

@@ -10,11 +10,11 @@ import numpy as np
 from orderproof.forecast.stored_prediction import StoredPrediction
 from orderproof.job.formatting import with_interval
 from orderproof.job.model import ModelFacts, MoeFacts
+from orderproof.job.sampling import asked_samples, asked_tokens, max_model_len
 from orderproof.job.spec import Job
 from orderproof.measure.verdict import Rule
 from orderproof.orders.order import Order
 from orderproof.prompts.tokenization import TokenizedPrompts
-from orderproof.validation.prompt_suite import asked_samples, asked_tokens, model_tokens
 
 PREFILL_TOKENS_PER_OUTPUT_TOKEN = 100  # above it decode, where an order saves, is a sliver of the job
 TOUCHED_BY_A_SORTED_BATCH = 0.999  # of the experts: above it there is nothing left to save
@@ -99,7 +99,7 @@ def _read(job: Job, prompts: TokenizedPrompts) -> float:
 def most_generated(job: Job, model: ModelFacts, prompts: TokenizedPrompts) -> float:
     """Tokens that a prompt may generate, on average."""
     asked, samples = list(asked_tokens(job, prompts.samplings)), asked_samples(job, prompts.samplings)
-    limit = model_tokens(job, model) if None in asked else 0
+    limit = max_model_len(job, model) if None in asked else 0
     room = (limit - prompts.lengths).tolist()
     each = [left if most is None else most for most, left in zip(asked, room, strict=True)]
     return float(np.mean([tokens * n for tokens, n in zip(each, samples, strict=True)]))

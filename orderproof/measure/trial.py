@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from orderproof.engines.protocol import Completion, Engine, Failure, Figures, Output, Request, Share
 from orderproof.engines.requests import RequestList
+from orderproof.job.sampling import asked_samples, asked_tokens
 from orderproof.job.spec import Job, OrderSpec
 from orderproof.measure.plan import Plan
 from orderproof.measure.trial_store import SAMPLE_END, TOKENS_SCHEMA, Pass, Trial, record, register
 from orderproof.orders.order import Order
 from orderproof.orders.registry import make_order
 from orderproof.outputs.scorers import score
-from orderproof.validation.prompt_suite import asked_samples, asked_tokens
 
 SERIES_POINTS = 100  # of a pass's step times, for its picture
 WARM_UP_BATCHES = 8

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from orderproof.orders.order import OrderError
 from orderproof.prompts.rows import Prompt
-from orderproof.prompts.tokenization import TokenizedPrompts
+from orderproof.prompts.source import PromptSource
+from orderproof.prompts.tokenization import TokenizedPrompts, Tokenizer
 from orderproof.signals.registry import Places
 from orderproof.signals.served_model import UNKNOWN, Served
 
@@ -135,6 +136,23 @@ def view_of(prompts: PromptView | AnyPrompts, served: Served = UNKNOWN) -> Promp
         text=lambda i: text_of(prompts[i], f"prompts[{i}]"),
         served=served,
         own_samples=lambda places: [own_samples(_sampling(prompts[int(i)])) for i in places],
+    )
+
+
+def view_of_source(
+    source: PromptSource, tokenizer: Tokenizer, *, labels: bool, lengths: bool, served: Served = UNKNOWN
+) -> PromptView:
+    """See prompts that stay on disk. Labels and token counts are read only for a way to order that needs them."""
+    return PromptView(
+        ids=source.ids,
+        labels=source.labels() if labels else [None] * len(source),
+        text=lambda i: tokenizer.render(source.read([i])[0]),
+        lines=source.lines,
+        token_counts=source.token_counts(tokenizer) if lengths else None,
+        source=str(source.path),
+        token_ids=lambda places: tokenizer(source.read(places))[1],
+        served=served,
+        own_samples=lambda places: map(own_samples, source.samplings(places)),
     )
 
 

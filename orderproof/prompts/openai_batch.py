@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from orderproof.job.sampling import VLLM_MAX_TOKENS
 from orderproof.prompts.openai_body import CHAT, COMPLETIONS, sampling_of, template_arguments
-from orderproof.prompts.request_defaults import VLLM_MAX_TOKENS, Serving, nearest
+from orderproof.prompts.request_defaults import Serving, nearest
 from orderproof.prompts.rows import (
     Fail,
     Messages,

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from orderproof.job.spec import MOST_ASKED
+from orderproof.job.sampling import MAX_COUNT
 from orderproof.prompts.rows import Fail, kind_of, shown
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -156,8 +156,8 @@ def sampling_of(body: Body, endpoint: str, fail: Fail) -> dict[str, Any]:
     sampling = {key: value for key, value in said.items() if key in PASSED}
     asked = said.get("max_completion_tokens", said.get("max_tokens"))
     for key, value in (("max_tokens", asked), ("n", sampling.get("n"))):
-        if value is not None and not 1 <= value <= MOST_ASKED:
-            raise fail(f"`body.{key}` must be a whole number from 1 to {MOST_ASKED}, not {shown(value)}", "Correct it")
+        if value is not None and not 1 <= value <= MAX_COUNT:
+            raise fail(f"`body.{key}` must be a whole number from 1 to {MAX_COUNT}, not {shown(value)}", "Correct it")
     if asked is not None:
         sampling["max_tokens"] = asked
     if "logit_bias" in said:

@@ -16,7 +16,6 @@ from typing import Any
 from orderproof.job.errors import OrderproofError
 from orderproof.job.spec import Job
 
-VLLM_MAX_TOKENS = 16  # what vLLM generates where `max_tokens` is not given; its server lets a chat fill the model
 # What vLLM's server takes of generation_config.json, by the names that its SamplingParams have for it.
 DEFAULTED = {
     **{name: name for name in ("temperature", "top_p", "top_k", "min_p")},

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orderproof.job.errors import OrderproofError
-from orderproof.job.spec import MOST_ASKED, REFUSED_SAMPLING, is_count
+from orderproof.job.sampling import MAX_COUNT, REFUSED_SAMPLING, is_count
 from orderproof.prompts.request_defaults import Serving, nearest
 
 FIELDS = ("id", "text", "label", "sampling", "reference", "lora")
@@ -194,7 +194,7 @@ def _sampling(record: Mapping[str, Any], fail: Fail) -> Mapping[str, Any] | None
         if asked is None and may_be_null:
             continue
         if not is_count(asked):
-            problem = f"`sampling.{key}` must be a whole number from 1 to {MOST_ASKED}, not {shown(asked)}"
+            problem = f"`sampling.{key}` must be a whole number from 1 to {MAX_COUNT}, not {shown(asked)}"
             raise fail(problem, "Correct it")
     for key in value.keys() & REFUSED_SAMPLING.keys():
         raise fail(f"`sampling.{key}` is not supported", REFUSED_SAMPLING[key])

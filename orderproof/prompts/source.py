@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -21,13 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.job.hashing import md5_of
-from orderproof.orders.view import PromptView, own_samples
 from orderproof.prompts.dataset import OneForm, json_lines, prompt_of_line, read_prompts, refuse_unusable
 from orderproof.prompts.ids import id_key
 from orderproof.prompts.request_defaults import Serving
 from orderproof.prompts.rows import Prompt, PromptError, prompt_of, row_word
 from orderproof.prompts.tokenization import BATCH_PROMPTS, Tokenizer
-from orderproof.signals.served_model import UNKNOWN, Served
 
 
 class PromptSource:
@@ -113,9 +111,19 @@ class PromptSource:
         """Places of `size` neighbours each, from `start` on. (PromptStream, which has the same, waits for them.)"""
         return (range(first, min(first + size, len(self))) for first in range(start, len(self), size))
 
-    def ids(self) -> Iterator[str]:
-        """All ids, in the file's order."""
-        return (prompt.id for prompt in read_prompts(self.path, serving=self.serving))
+    @property
+    def ids(self) -> Sequence[str]:
+        """All ids in the file's order; they stay on disk, and are read fastest one after the other."""
+        return _Ids(self)
+
+    @property
+    def lines(self) -> NDArray[np.int64]:
+        """Each prompt's line of JSON lines or row of Parquet, int64[N], from 1."""
+        return self._numbers
+
+    def labels(self) -> list[str | None]:
+        """All labels in the file's order, in memory."""
+        return [prompt.label for prompt in read_prompts(self.path, serving=self.serving)]
 
     def places(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Where prompts stand, int64[n], by the hashes of their ids; -1 for an id that is not in the file."""
@@ -124,27 +132,13 @@ class PromptSource:
         at = np.minimum(np.searchsorted(self.keys, wanted, sorter=ranked), len(self) - 1)
         return np.where(self.keys[ranked[at]] == wanted, ranked[at], -1)
 
-    def view(self, tokenizer: Tokenizer, *, labels: bool, lengths: bool, served: Served = UNKNOWN) -> PromptView:
-        """What an order may see. Labels and token counts are read only for a way to order that needs them."""
-        return PromptView(
-            ids=_Ids(self),
-            labels=[prompt.label for prompt in read_prompts(self.path, serving=self.serving)]
-            if labels
-            else [None] * len(self),
-            text=lambda row: tokenizer.render(self.read([row])[0]),
-            lines=self._numbers,
-            token_counts=self._token_counts(tokenizer) if lengths else None,
-            source=str(self.path),
-            token_ids=lambda places: tokenizer(self.read(places))[1],
-            served=served,
-            own_samples=self._own_samples,
-        )
+    def samplings(self, rows: Sequence[int] | NDArray[np.int64]) -> Iterator[Mapping[str, Any] | None]:
+        """Own sampling of some prompts, by their places in the file's order; None: the job's."""
+        for start in range(0, len(rows), BATCH_PROMPTS):
+            yield from (prompt.sampling for prompt in self.read(rows[start : start + BATCH_PROMPTS]))
 
-    def _own_samples(self, places: Sequence[int] | NDArray[np.int64]) -> Iterator[int | None]:
-        for start in range(0, len(places), BATCH_PROMPTS):
-            yield from (own_samples(prompt.sampling) for prompt in self.read(places[start : start + BATCH_PROMPTS]))
-
-    def _token_counts(self, tokenizer: Tokenizer) -> NDArray[np.int64]:
+    def token_counts(self, tokenizer: Tokenizer) -> NDArray[np.int64]:
+        """Tokens of each prompt, int64[N]. Reads and tokenizes the whole file."""
         counts = np.empty(len(self), np.int64)
         for start in range(0, len(self), BATCH_PROMPTS):
             rows = range(start, min(start + BATCH_PROMPTS, len(self)))
@@ -230,6 +224,9 @@ class _Ids(Sequence[str]):
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def __iter__(self) -> Iterator[str]:
+        return (prompt.id for prompt in read_prompts(self.source.path, serving=self.source.serving))
 
     def __getitem__(self, row: Any) -> Any:
         if isinstance(row, slice):

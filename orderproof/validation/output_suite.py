@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from orderproof.job.sampling import FINISHED, is_cut_short
 from orderproof.prompts.rows import shown
 from orderproof.validation.checks import SHOWN_ROWS, Check, holds
 
 if TYPE_CHECKING:
     import pandas as pd
-
-FINISHED = ("stop", "length", "repetition")  # vLLM's reasons for a request that ended as it should
 
 
 def frame_of(ids: Sequence[str], outputs: pa.Table | pd.DataFrame) -> pd.DataFrame:
@@ -39,9 +38,9 @@ def frame_of(ids: Sequence[str], outputs: pa.Table | pd.DataFrame) -> pd.DataFra
     frame["is_finished"] = frame["finish_reason"].isin(FINISHED) | told
     frame["n_tokens"] = pd.array(table["n_tokens"].tolist(), dtype="Int64")
     frame["asked_tokens"] = pd.array(table["asked_tokens"].tolist(), dtype="Int64")
-    short = (frame["n_tokens"] < frame["asked_tokens"]).fillna(False)
-    # vLLM ends a request at the model's length with the same reason as at the length asked
-    frame["is_whole"] = ~((frame["finish_reason"] == "length") & short) | told
+    counts = (frame[name].astype(object).where(frame[name].notna(), None) for name in ("n_tokens", "asked_tokens"))
+    cut_short = [is_cut_short(*row) for row in zip(frame["finish_reason"], *counts, strict=True)]
+    frame["is_whole"] = ~np.array(cut_short, bool) | told
     return frame.set_axis(pd.RangeIndex(1, len(frame) + 1), axis="index")
 
 

@@ -5,15 +5,14 @@ In: tokenized prompts, and the flaws that reading found. Out: a frame without an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from orderproof.job.model import ModelFacts, read_model
-from orderproof.job.spec import MOST_ASKED, Job, JobError, is_count
-from orderproof.prompts.request_defaults import VLLM_MAX_TOKENS as VLLM_MAX_TOKENS
-from orderproof.prompts.rows import PromptError, row_word, shown
+from orderproof.job.sampling import asked_tokens, max_model_len
+from orderproof.job.spec import Job
+from orderproof.prompts.rows import PromptError, row_word
 from orderproof.prompts.tokenization import TokenizedPrompts
 from orderproof.validation.checks import SHOWN_ROWS, Check, holds
 
@@ -91,7 +90,7 @@ def frame_of(job: Job, prompts: TokenizedPrompts, flaws: Flaws) -> pd.DataFrame:
 
 def checks_of(job: Job, flaws: Flaws) -> list[Check]:
     """The suite for a job's prompts. Raises JobError where the model's length is not known."""
-    limit, told = model_tokens(job), flaws.problem
+    limit, told = max_model_len(job), flaws.problem
     of_label = holds(
         "has_label",
         "Every prompt has a label, by which it is ordered",
@@ -137,45 +136,6 @@ def checks_of(job: Job, flaws: Flaws) -> list[Check]:
         ),
         *([of_label] if job.order.method == "label" else []),
     ]
-
-
-def model_tokens(job: Job, model: ModelFacts | None = None) -> int:
-    """The longest sequence, prompt and output together, that the job's engine takes: tokens.
-
-    Args:
-        model: what its files say, where the caller has read them already.
-
-    Raises:
-        JobError: neither the job nor the model's config.json says it.
-    """
-    given = job.engine.args.get("max_model_len")
-    if isinstance(given, int) and given > 0:
-        return given
-    found = (model or read_model(job.model_path, job.model)).max_position_embeddings
-    if found is None:
-        raise JobError(
-            f"the model in {job.model} does not say how long a sequence may be: set "
-            f"jobs.{job.name}.engine.args.max_model_len in params.yaml"
-        )
-    return found
-
-
-def asked_tokens(job: Job, samplings: Iterable[Mapping[str, Any] | None]) -> Iterable[int | None]:
-    """Tokens asked of each prompt; None: as many as the model's length leaves.
-
-    A prompt's own sampling goes before the job's; given nowhere it is vLLM's default, and `null` is no limit.
-    """
-    of_job = job.sampling.get("max_tokens", VLLM_MAX_TOKENS)
-    if of_job is not None and not is_count(of_job):
-        where = f"jobs.{job.name}.sampling.max_tokens"
-        raise JobError(f"{where} must be a whole number from 1 to {MOST_ASKED}, not {shown(of_job)}")
-    return ((own or {}).get("max_tokens", of_job) for own in samplings)
-
-
-def asked_samples(job: Job, samplings: Iterable[Mapping[str, Any] | None]) -> Iterable[int]:
-    """Completions asked of each prompt: `n` of its own sampling, or of the job's, or 1."""
-    of_job = job.sampling.get("n", 1)
-    return ((own or {}).get("n", of_job) for own in samplings)
 
 
 def _where_first(word: str) -> Callable[[Mapping[str, Any]], str]:

@@ -14,6 +14,7 @@ from orderproof.generate.select_order import order_of, order_of_stream, spec_of
 from orderproof.job.spec import Job, OrderSpec
 from orderproof.orders.order import Order, OrderError
 from orderproof.orders.registry import METHODS, make_order
+from orderproof.orders.view import view_of_source
 from orderproof.prompts.source import PromptSource
 from orderproof.prompts.tokenization import Tokenizer
 from orderproof.runs import promotion, route_artifacts
@@ -92,9 +93,9 @@ def test_routes_come_back_where_an_order_is_made_from_them_and_not_for_a_pinned_
     job = make_routed_job(tmp_path, captured=64, order={"method": "cluster", "signal": "predicted", "clusters": 2})
     tokenizer, routes = Tokenizer(job), job.data_dir / ROUTES_FILE
     with PromptSource(job.prompts_path) as source:
-        view = source.view(tokenizer, labels=False, lengths=False, served=Served.by(job))
+        view = view_of_source(source, tokenizer, labels=False, lengths=False, served=Served.by(job))
         order = make_order(job.order, view, source.md5)
-        promotion._write(job, order, [*source.ids()], promoted=True, trial="T", mlflow_run=None)
+        promotion._write(job, order, [*source.ids], promoted=True, trial="T", mlflow_run=None)
     route_artifacts.keep(job, order, job.reports_dir / "T")
     for name in route_artifacts.FILES:
         (job.data_dir / name).unlink(missing_ok=True)
@@ -120,11 +121,11 @@ def test_new_prompts_are_exchanged_within_the_room_of_a_step_as_in_the_trial(tmp
 
     def made(*, lengths: bool) -> Order:
         with PromptSource(job.prompts_path) as source:
-            view = source.view(tokenizer, labels=False, lengths=lengths, served=Served.by(job))
+            view = view_of_source(source, tokenizer, labels=False, lengths=lengths, served=Served.by(job))
             return make_order(spec, view, source.md5)
 
     with PromptSource(job.prompts_path) as source:
-        promotion._write(job, made(lengths=True), [*source.ids()], promoted=True, trial="T", mlflow_run=None)
+        promotion._write(job, made(lengths=True), [*source.ids], promoted=True, trial="T", mlflow_run=None)
     with job.prompts_path.open("a") as file:
         file.writelines(f'{{"id": "new {k}", "text": "{word * 40}"}}\n' for k, word in enumerate("aeiobdfg"))
     with PromptSource(job.prompts_path) as source:

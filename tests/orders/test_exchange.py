@@ -14,7 +14,7 @@ from orderproof.job.spec import OrderSpec
 from orderproof.orders.exchange import BATCH_PROMPTS, LEAST_SAVED, ROUNDING, best_swaps, exchanged
 from orderproof.orders.order import OrderError
 from orderproof.orders.registry import expert_friendly_order, make_order
-from orderproof.orders.view import view_of
+from orderproof.orders.view import view_of, view_of_source
 from orderproof.prompts.source import PromptSource
 from orderproof.signals.served_model import Served
 from tests.support.batches import Bytes
@@ -206,7 +206,7 @@ def test_each_sample_of_a_prompt_takes_a_place_of_the_batch_also_those_that_it_a
     tokenized = prompts_of(["maths"] * 4, samplings=[row.get("sampling") for row in rows])
     bodies = [{"body": {"prompt": "a", **row.get("sampling", {})}} for row in rows]
     with PromptSource(lines) as source:
-        assert source.view(Bytes(), labels=False, lengths=False, served=served).at_once() == at_once  # type: ignore[arg-type]
+        assert view_of_source(source, Bytes(), labels=False, lengths=False, served=served).at_once() == at_once  # type: ignore[arg-type]
     assert [view_of(prompts, served).at_once() for prompts in (rows, bodies, tokenized)] == [at_once] * 3
 
 

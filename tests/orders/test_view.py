@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from orderproof.orders.order import OrderError
-from orderproof.orders.view import view_of
+from orderproof.orders.view import view_of, view_of_source
+from orderproof.prompts.source import PromptSource
 from orderproof.prompts.tokenization import TokenizedPrompts
 
 
@@ -60,3 +63,24 @@ def test_a_chat_message_whose_content_is_no_text_is_named(content: Any) -> None:
 def test_token_ids_are_refused_as_what_they_are(prompt: list[Any]) -> None:
     with pytest.raises(OrderError, match=r"prompts\[0\]: .*token ids are not read"):
         list(view_of([{"prompt": prompt}]).texts())
+
+
+def test_of_prompts_on_disk_labels_and_token_counts_are_read_where_they_are_wanted(tmp_path: Path) -> None:
+    class Words:
+        def __call__(self, prompts: Any) -> Any:
+            return [], [str(prompt.text).split() for prompt in prompts]
+
+        def render(self, prompt: Any) -> str:
+            return str(prompt.text)
+
+    path = tmp_path / "prompts.jsonl"
+    rows = [{"id": "a", "text": "one", "label": "x"}, {"id": "b", "text": "two words", "sampling": {"n": 3}}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tokenizer: Any = Words()
+    with PromptSource(path) as source:
+        view = view_of_source(source, tokenizer, labels=True, lengths=True)
+        assert (list(view.ids), view.labels, view.text(0)) == (["a", "b"], ["x", None], "one")
+        assert view.lengths()[0].tolist() == [1, 2]
+        assert list(view.samples([0, 1])) == [1, 3]
+        bare = view_of_source(source, tokenizer, labels=False, lengths=False)
+        assert (bare.labels, bare.token_counts) == ([None, None], None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -48,7 +47,7 @@ def test_any_rows_are_the_prompts_that_streaming_gives(tmp_path: Path) -> None:
     with PromptSource(path) as source:
         assert (len(source), source.md5) == (3, dataset_md5(path))
         assert source.read([2, 0, 1, 0]) == [whole[2], whole[0], whole[1], whole[0]]
-        assert list(source.ids()) == ["a", "é", "c"]
+        assert list(source.ids) == ["a", "é", "c"]
 
 
 def test_rows_of_parquet_are_reached_like_lines(tmp_path: Path) -> None:
@@ -61,20 +60,6 @@ def test_rows_of_parquet_are_reached_like_lines(tmp_path: Path) -> None:
 def test_ids_are_found_in_any_order_and_strangers_are_not(tmp_path: Path) -> None:
     with PromptSource(jsonl(tmp_path, [json.dumps(row) for row in ROWS])) as source:
         assert source.places(["c", "a", "nobody", "é"]).tolist() == [2, 0, -1, 1]
-
-
-def test_an_order_sees_what_it_asks_for(tmp_path: Path) -> None:
-    class Words:
-        def __call__(self, prompts):
-            return [], [str(prompt.text).split() for prompt in prompts]
-
-        def render(self, prompt):
-            return str(prompt.text)
-
-    with PromptSource(jsonl(tmp_path, [json.dumps(row) for row in ROWS[:2]])) as source:
-        view = source.view(Words(), labels=True, lengths=True)  # type: ignore[arg-type]
-        assert (list(view.ids), view.labels, view.text(0)) == (["a", "é"], ["x", None], "one")
-        assert np.asarray(view.token_counts).tolist() == [1, 2]
 
 
 def test_the_first_flaw_is_named_and_the_others_are_counted(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_lines_keep_their_bytes_numbers_and_blank_neighbours(pipe: Callable[[byt
         assert [prompt.line for prompt in stream.read(range(3))] == [1, 4, 5]
     assert (tmp_path / "prompts.jsonl").read_bytes() == content[3:] + b"\n"
     with PromptSource(tmp_path / "prompts.jsonl") as again:
-        assert list(again.ids()) == ["p0", "p1", "p2"]
+        assert list(again.ids) == ["p0", "p1", "p2"]
 
 
 @pytest.mark.parametrize(
