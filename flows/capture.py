@@ -38,7 +38,7 @@ from orderproof.routing.errors import RoutingError
 from orderproof.routing.routes import open_routes
 from orderproof.signals import prediction
 from orderproof.signals.registry import SignalError
-from orderproof.signals.served_model import Served
+from orderproof.signals.served_model import ServedModel
 
 
 @flow(name="capture-routes", flow_run_name="capture {job}", persist_result=False)
@@ -97,7 +97,7 @@ def capture_sample(job: Job, model: ModelFacts, sample: Sample, engine: RoutingE
 def learn(job: Job, sample: Sample, captured: Captured) -> None:
     """A predictor beside the routes; where none can be fitted, the signals that need it will say so."""
     try:
-        record = prediction.learn(view_of(sample.prompts), captured.path, Served.by(job))
+        record = prediction.learn(view_of(sample.prompts), captured.path, ServedModel.of_job(job))
     except SignalError as error:
         run_logger().warning("the signals that rest on routes cannot be taken for this job: %s", error)
     else:
@@ -131,7 +131,7 @@ def calibrate(job: Job, model: ModelFacts, sample: Sample, captured: Captured, e
 @task(name="report", task_run_name="tabulate and draw", cache_policy=NO_CACHE)
 def report(job: Job, model: ModelFacts, sample: Sample, captured: Captured) -> RoutingReport:
     """The study's table for these prompts, from the file that was written."""
-    kind, groups = groups_of(sample.prompts, job.order, Served.by(job))
+    kind, groups = groups_of(sample.prompts, job.order, ServedModel.of_job(job))
     with open_routes(captured.path, model, sample.dataset_md5) as routes:
         record = routes.record
         shape = (record.layers, record.experts, record.top_k)

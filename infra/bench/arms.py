@@ -32,7 +32,7 @@ from orderproof.orders.view import PromptView, view_of
 from orderproof.outputs.passes import CANDIDATE, CONTROL
 from orderproof.prompts.dataset import read_prompts
 from orderproof.prompts.tokenization import TokenizedPrompts, tokenize
-from orderproof.signals.served_model import Served
+from orderproof.signals.served_model import ServedModel
 
 CONFIDENCE = 0.95
 LEAST_LOOK = 5  # of a trial's rule; these trials give no verdict
@@ -79,7 +79,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 
 def prompts_of(job: Job) -> Prompts:
     tokenized = tokenize(job, read_prompts(job.prompts_path))
-    return Prompts(tokenized, view_of(tokenized, Served.by(job)), md5_of(job.prompts_path))
+    return Prompts(tokenized, view_of(tokenized, ServedModel.of_job(job)), md5_of(job.prompts_path))
 
 
 def named(options: argparse.Namespace, **engine: Any) -> Job:

@@ -31,13 +31,13 @@ from orderproof.prompts.tokenization import tokenize
 from orderproof.routing.routes import Routes, open_routes
 from orderproof.routing.simulate import EngineShape
 from orderproof.signals.prediction import predictor_of
-from orderproof.signals.served_model import Served
+from orderproof.signals.served_model import ServedModel
 
 
 def main() -> None:
     options = _arguments()
     job = load_job(options.params, options.job)
-    served, setting = Served.by(job), EngineShape.of(job)
+    served, setting = ServedModel.of_job(job), EngineShape.of(job)
     view = view_of(tokenize(job, read_prompts(job.prompts_path)), served)
     assert served.routes is not None  # of a job they always have a place
     with open_routes(served.routes, read_model(job.model_path, job.model), dataset_md5(job.prompts_path)) as routes:
@@ -68,7 +68,7 @@ def _draw(
     drawn = shuffle(len(routes), seed)
     held, others = np.sort(drawn[: options.held]), drawn[options.held :]
 
-    def saved(specs: Sequence[OrderSpec], served: Served) -> NDArray[np.float64]:
+    def saved(specs: Sequence[OrderSpec], served: ServedModel) -> NDArray[np.float64]:
         """Shares of a shuffle's experts: by each way to order, and by the oracle."""
         *read, shuffled = experts_read(specs, replace(captured, served=served), routes, held, setting, seed)
         return 1 - np.array(read) / shuffled

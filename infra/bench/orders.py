@@ -39,7 +39,7 @@ from orderproof.routing.route_source import captured_routes
 from orderproof.routing.routes import Routes, open_routes
 from orderproof.routing.simulate import EngineShape
 from orderproof.signals.registry import texts_of
-from orderproof.signals.served_model import Served
+from orderproof.signals.served_model import ServedModel
 
 ORDERS = ("file", "label", "label/128", "embedding", "lexical", "token", "predicted", "greedy")
 SHUFFLED, ORACLE = "shuffled", "oracle"
@@ -110,7 +110,7 @@ def _order(job: Job, prompts: arms.Prompts, name: str) -> Order:
 
 
 def routes_of(job: Job, prompts: arms.Prompts) -> Routes:
-    path = Served.by(job).routes
+    path = ServedModel.of_job(job).routes
     assert path is not None  # of a job they always have a place
     return open_routes(path, read_model(job.model_path, job.model), prompts.dataset_md5)
 

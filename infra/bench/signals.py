@@ -24,7 +24,7 @@ from orderproof.prompts.dataset import dataset_md5, read_prompts
 from orderproof.prompts.tokenization import tokenize
 from orderproof.routing.routes import open_routes
 from orderproof.routing.simulate import EngineShape
-from orderproof.signals.served_model import Served
+from orderproof.signals.served_model import ServedModel
 
 CLUSTERS = (16, 64)
 RECIPE = OrderSpec(signal="embedding", clusters=16)
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="sequences that run at once; default: the job's max_num_seqs")
     options = parser.parse_args()
     job = load_job(options.params, options.job)
-    served, setting = Served.by(job), EngineShape.of(job)
+    served, setting = ServedModel.of_job(job), EngineShape.of(job)
     setting = replace(setting, batch=options.batch or setting.batch)
     view = view_of(tokenize(job, read_prompts(job.prompts_path)), served)
     specs = candidates(view)
@@ -75,7 +75,7 @@ def _made(spec: OrderSpec, view: PromptView) -> tuple[str, float]:
     return "" if purity is None else f"{purity:.1%}", time.perf_counter() - started
 
 
-def _routes(served: Served) -> Path:
+def _routes(served: ServedModel) -> Path:
     assert served.routes is not None  # of a job they always have a place
     return served.routes
 

@@ -15,7 +15,7 @@ from orderproof.job.spec import OrderSpec
 from orderproof.orders import cluster
 from orderproof.orders.view import view_of
 from orderproof.prompts.tokenization import TokenizedPrompts
-from orderproof.signals.served_model import UNKNOWN, Served
+from orderproof.signals.served_model import UNKNOWN_MODEL, ServedModel
 
 LEAST_PROMPTS = 4096  # a prediction gains by each doubling (infra/bench/learning.py), and a capture takes minutes
 LEAST_BATCHES = 32  # batches' worth of prompts: the sliding window is full most of the time
@@ -38,7 +38,9 @@ def stratified(prompts: int, size: int, seed: int) -> NDArray[np.int64]:
     return np.random.default_rng(seed).integers(edges[:-1], edges[1:])
 
 
-def groups_of(prompts: TokenizedPrompts, spec: OrderSpec, served: Served = UNKNOWN) -> tuple[str, Sequence[str]]:
+def groups_of(
+    prompts: TokenizedPrompts, spec: OrderSpec, served: ServedModel = UNKNOWN_MODEL
+) -> tuple[str, Sequence[str]]:
     """Which prompts are alike: by their labels, or by clusters where a label is missing or all are the same.
 
     Returns:

@@ -19,7 +19,7 @@ from orderproof.job.spec import Method, OrderSpec, SignalName
 
 if TYPE_CHECKING:
     from orderproof.orders.order import Order
-    from orderproof.signals.served_model import Served
+    from orderproof.signals.served_model import ServedModel
 
 commands = typer.Typer()
 
@@ -124,16 +124,16 @@ def _notes(made: Order) -> Iterator[str]:
         yield f"{asked} clusters were asked for, and of {len(made)} prompts{windows} at most {most} are made"
 
 
-def _served(spec: OrderSpec, source: str, model: Path | None, routes: Path | None, params: Path) -> Served:
+def _served(spec: OrderSpec, source: str, model: Path | None, routes: Path | None, params: Path) -> ServedModel:
     """The model that was named; else that of the first job in params.yaml whose prompts these are.
 
     A params.yaml is looked at only where the signal needs it: the one that lies here may be another tool's.
     """
-    from orderproof.signals.served_model import OF_TEXT_ALONE, UNKNOWN, Served
+    from orderproof.signals.served_model import TEXT_SIGNALS, UNKNOWN_MODEL, ServedModel
 
     if model is not None:
-        return Served(model, routes=routes)
-    jobs = load_jobs(params).values() if spec.signal not in OF_TEXT_ALONE and params.exists() else ()
-    of_job = (Served.by(job) for job in jobs if job.prompts_path.resolve() == Path(source).resolve())
-    known = next(of_job, UNKNOWN)
+        return ServedModel(model, routes=routes)
+    jobs = load_jobs(params).values() if spec.signal not in TEXT_SIGNALS and params.exists() else ()
+    of_job = (ServedModel.of_job(job) for job in jobs if job.prompts_path.resolve() == Path(source).resolve())
+    known = next(of_job, UNKNOWN_MODEL)
     return known if routes is None else dataclasses.replace(known, routes=routes)

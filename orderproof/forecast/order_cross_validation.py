@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.job.spec import OrderSpec
-from orderproof.orders.greedy import fewest_new
+from orderproof.orders.greedy import greedy_order
 from orderproof.orders.registry import make_order
 from orderproof.orders.shuffled import shuffle
 from orderproof.orders.view import PromptView
@@ -31,7 +31,7 @@ from orderproof.routing.routes_writer import write_routes
 from orderproof.routing.simulate import EngineShape, tally_captured
 from orderproof.signals.prediction import LEAST_PROMPTS, fit, predictor_path, write_predictor
 from orderproof.signals.registry import ROUTING_SIGNALS
-from orderproof.signals.served_model import ROUTES_FILE, Served
+from orderproof.signals.served_model import ROUTES_FILE, ServedModel
 
 SHUFFLES = 5  # whose mean is what a way to order saves against
 
@@ -63,7 +63,7 @@ def choose(
     specs: Sequence[OrderSpec],
     prompts: PromptView,
     routes: Routes,
-    served: Served,
+    served: ServedModel,
     setting: EngineShape,
     seed: int = 0,
 ) -> Choices:
@@ -137,19 +137,21 @@ def oracle(routes: Routes, places: NDArray[np.int64], beside: int) -> NDArray[np
     """
     record = routes.record
     likely = [np.minimum(frequencies(routes[k].decode, record.experts) * record.top_k, 1) for k in places.tolist()]
-    return fewest_new([np.array(likely, np.float32)], beside - 1, pool=max(1, len(places)))
+    return greedy_order([np.array(likely, np.float32)], beside - 1, pool=max(1, len(places)))
 
 
 def _learned(
-    specs: Sequence[OrderSpec], prompts: PromptView, routes: Routes, learned: NDArray[np.int64], served: Served
-) -> AbstractContextManager[Served]:
+    specs: Sequence[OrderSpec], prompts: PromptView, routes: Routes, learned: NDArray[np.int64], served: ServedModel
+) -> AbstractContextManager[ServedModel]:
     if any(spec.signal in ROUTING_SIGNALS for spec in specs):
         return learned_from(routes, learned, prompts, served)
     return contextlib.nullcontext(replace(served, routes=None))
 
 
 @contextlib.contextmanager
-def learned_from(routes: Routes, learned: NDArray[np.int64], prompts: PromptView, served: Served) -> Iterator[Served]:
+def learned_from(
+    routes: Routes, learned: NDArray[np.int64], prompts: PromptView, served: ServedModel
+) -> Iterator[ServedModel]:
     """The served model as it were known had only those routes been captured that stand at the places `learned`.
 
     Args:

@@ -38,7 +38,7 @@ from orderproof.routing.simulate import EngineShape
 from orderproof.runs import promotion, recording, route_artifacts
 from orderproof.signals.prediction import LEAST_PROMPTS
 from orderproof.signals.registry import ROUTING_SIGNALS
-from orderproof.signals.served_model import Served
+from orderproof.signals.served_model import ServedModel
 from orderproof.validation.validate import validate_prompts
 
 
@@ -138,7 +138,7 @@ def _forecast(
 ) -> Forecast:
     places = np.array([k for k, prompt_id in enumerate(prompts.ids) if prompt_id in routes.place], np.int64)
     sample = prompts.take(places)
-    served, setting = Served.by(job), EngineShape.of(job)
+    served, setting = ServedModel.of_job(job), EngineShape.of(job)
     whole = len(sample) == len(prompts)
     share = len(sample) / len(prompts)  # of the job, which as large a share of its replicas runs
     setting = replace(setting, replicas=max(1, round(share * setting.replicas)))

@@ -26,7 +26,7 @@ from orderproof.prompts.tokenization import Tokenizer
 from orderproof.runs import route_artifacts
 from orderproof.runs.promotion import ORDER_FILE, read_promotion
 from orderproof.signals.registry import ROUTING_SIGNALS
-from orderproof.signals.served_model import Served
+from orderproof.signals.served_model import ServedModel
 
 STREAM_BATCHES = 8  # in a window of a stream whose promoted order has none
 
@@ -123,7 +123,7 @@ def _places(source: PromptSource, batch: pa.RecordBatch) -> NDArray[np.int64]:
 
 def _view(job: Job, source: PromptSource, record: OrderRecord, tokenizer: Tokenizer) -> Any:
     return view_of_source(
-        source, tokenizer, labels=record.method == "label", lengths=_in_tokens(record), served=Served.by(job)
+        source, tokenizer, labels=record.method == "label", lengths=_in_tokens(record), served=ServedModel.of_job(job)
     )
 
 

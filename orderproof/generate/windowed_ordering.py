@@ -24,7 +24,7 @@ from orderproof.prompts.rows import Prompt, PromptError
 from orderproof.prompts.source import PromptSource
 from orderproof.prompts.stream import PromptStream
 from orderproof.prompts.tokenization import Tokenizer
-from orderproof.signals.served_model import Served
+from orderproof.signals.served_model import ServedModel
 
 SPOOL_FILE = "prompts.jsonl"  # in the checkpoint's folder: what came of a stream
 STREAMED_FILE = "streamed.jsonl"  # in data/<job>: the prompts of outputs.parquet, where they came as a stream
@@ -71,7 +71,7 @@ class Coming:
             source=str(self.source.path),
             first=rows.start,
             token_ids=lambda places: self._token_ids([prompts[int(i)] for i in places]),
-            served=Served.by(self.job),
+            served=ServedModel.of_job(self.job),
             own_samples=lambda places: [own_samples(prompts[int(i)].sampling) for i in places],
         )
 

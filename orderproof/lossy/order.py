@@ -14,7 +14,7 @@ from orderproof.orders.registry import make_order
 from orderproof.orders.view import view_of
 from orderproof.prompts.tokenization import TokenizedPrompts
 from orderproof.runs.promotion import current_order, read_promotion
-from orderproof.signals.served_model import Served
+from orderproof.signals.served_model import ServedModel
 
 
 def promoted_for(job: Job, dataset_md5: str) -> OrderRecord | None:
@@ -45,4 +45,4 @@ def order_to_compare(job: Job, prompts: TokenizedPrompts, dataset_md5: str) -> O
     """
     if promoted_for(job, dataset_md5):
         return current_order(job, dataset_md5, prompts.ids)
-    return make_order(job.order, view_of(prompts, Served.by(job)), dataset_md5)
+    return make_order(job.order, view_of(prompts, ServedModel.of_job(job)), dataset_md5)

@@ -34,7 +34,7 @@ from orderproof.orders.shuffle_test import shuffle_like
 from orderproof.orders.view import view_of
 from orderproof.outputs.passes import CANDIDATE, CONTROL, SHUFFLED
 from orderproof.prompts.tokenization import TokenizedPrompts
-from orderproof.signals.served_model import Served
+from orderproof.signals.served_model import ServedModel
 
 QUIET_LOOKS, NOISY_LOOKS = (5, 10), (10, 20, 40)
 NOISY_SD = 0.04  # of a block's log ratio: above it, ten blocks see only gains of more than about 6 %
@@ -188,7 +188,7 @@ class _Compared:
 
 def _compared(job: Job, prompts: TokenizedPrompts, dataset_md5: str, current: Order, placebo: bool) -> _Compared:
     spec = OrderSpec(method="shuffled", seed=job.measure.seed + 1) if placebo else job.order
-    chosen = make_order(spec, view_of(prompts, Served.by(job)), dataset_md5)
+    chosen = make_order(spec, view_of(prompts, ServedModel.of_job(job)), dataset_md5)
     if current.method != "file" and np.array_equal(current.permutation, chosen.permutation):
         # The candidate was promoted before: whether it still pays shows against what the job would do without it.
         current = make_order(OrderSpec(method="file"), prompts, dataset_md5)

@@ -1,7 +1,6 @@
-"""Kinds of prompts: rows of features → centres, the nearest of them, and a row of centres in which similar ones touch.
+"""K-means, nearest centres, and a chain of centres in which similar ones are neighbours.
 
-In: rows, sparse or dense. Out: plain arrays, the same bits for the same seed on any number of threads. Knows nothing of
-prompts or signals.
+Rows are sparse or dense; the results are plain arrays, the same bits for the same seed on any number of threads.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from numpy.typing import NDArray
 
 from orderproof.signals.threads import one_thread
 
-STARTS = 4  # of k-means; the tightest clusters win
-BEST_CHAIN_CLUSTERS = 1000  # some seconds; above it, similar clusters still touch, but the chain is not the best
+STARTS = 4  # of k-means; the one with the smallest distances is taken
+BEST_CHAIN_CLUSTERS = 1000  # takes some seconds; with more, similar clusters are still neighbours, not optimally so
 
 
 def kmeans(rows: Any, clusters: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -29,29 +28,29 @@ def kmeans(rows: Any, clusters: int, seed: int) -> tuple[NDArray[np.int64], NDAr
 
     random = np.random.RandomState(np.random.MT19937(seed))  # takes seeds of any size, unlike an int
     model = KMeans(clusters, n_init=STARTS, random_state=random)
-    with one_thread(), warnings.catch_warnings():  # entered after the imports: it pins the libraries that are loaded
+    with one_thread(), warnings.catch_warnings():  # after the imports, since it pins only libraries already loaded
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct prompts than clusters: some stay empty
         model.fit(rows)
     return model.labels_.astype(np.int64), model.cluster_centers_
 
 
 def nearest(rows: Any, centres: NDArray[Any]) -> NDArray[np.int64]:
-    """int64[N]: of each row the nearest centre; of equally near ones the first."""
+    """int64[N]: each row's nearest centre; the first of equally near ones."""
     with one_thread():
         products = np.asarray(rows @ centres.T)
-    distances = np.square(centres).sum(axis=1) - 2 * products  # a row's own length is the same to all centres
-    found: NDArray[np.int64] = distances.argmin(axis=1).astype(np.int64)
-    return found
+    distances = np.square(centres).sum(axis=1) - 2 * products  # a row's own length is the same for all centres
+    members: NDArray[np.int64] = distances.argmin(axis=1).astype(np.int64)
+    return members
 
 
 def chain(centres: NDArray[Any]) -> NDArray[np.int64]:
     """Put k centres in a row so that neighbours are similar.
 
-    The leaves of their average-linkage tree by cosine distance, turned so that the sum of neighbours' distances is the
-    least (Bar-Joseph, Gifford & Jaakkola, 2001).
+    The row is the leaves of their average-linkage tree by cosine distance, its branches turned so that the sum of the
+    distances between neighbours is smallest (Bar-Joseph, Gifford & Jaakkola, 2001).
 
     Returns:
-        int64[k]: indices of centres, in the row's order.
+        int64[k]: indices of centres, in the order of the row.
     """
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import pdist

@@ -1,7 +1,6 @@
-"""Prompts in the cluster order, each as a probability per expert and layer that a step of it uses that expert.
+"""Prompts in the cluster order, with the probability that a step of each uses each expert.
 
-In: prompts, and a routing signal. Out: the rows, chunk by chunk, for the orders that add experts up. Knows nothing of
-how they do.
+It is what the methods `greedy` and `exchange` begin with, which add up expected experts.
 """
 
 from __future__ import annotations
@@ -19,40 +18,40 @@ from orderproof.orders.ranking import Ranking, WindowState
 from orderproof.orders.view import PromptView
 from orderproof.signals import registry
 from orderproof.signals.prediction import predictor_of, probabilities
-from orderproof.signals.registry import ROUTING_SIGNALS, Progress
+from orderproof.signals.registry import ROUTING_SIGNALS
 
-MOST_LIKELY = 0.99  # a sure expert's logarithm would have no end, and what is left of its chance to be idle no inverse
+MAX_PROBABILITY = 0.99  # of an expert; 1 would give an infinite logarithm and a division by zero
 
 
 @dataclass(frozen=True, eq=False)
-class Offered:
+class ExpertProbabilities:
     """N prompts in the cluster order."""
 
-    places: NDArray[np.int64]  # [N], in the file
-    likely: Iterator[NDArray[np.float32]]  # chunks of [prompts, layers · experts], in that order
-    grouped: Ranking
+    indices: NDArray[np.int64]  # [N], in the file
+    chunks: Iterator[NDArray[np.float32]]  # of [prompts, layers · experts], in the cluster order
+    clustered: Ranking
 
-    def ranked(self, row: NDArray[np.int64]) -> Ranking:
-        """The ranking by which the prompt that was offered `row[k]`-th is sent k-th, in each window from 0."""
-        ranks = np.empty(len(self.places), np.int64)
-        ranks[self.places[row]] = np.arange(len(self.places))
-        return replace(self.grouped, ranks=ranks, follows=0)
+    def ranking_of(self, row: NDArray[np.int64]) -> Ranking:
+        """The ranking by which prompt `row[k]` of the cluster order is sent k-th; ranks begin at 0 in each window."""
+        ranks = np.empty(len(self.indices), np.int64)
+        ranks[self.indices[row]] = np.arange(len(self.indices))
+        return replace(self.clustered, ranks=ranks, previous_rank=0)
 
 
-def offered(prompts: PromptView, spec: OrderSpec, progress: Progress | None, carried: WindowState) -> Offered:
-    """Group prompts, and foretell their experts.
+def expert_probabilities(prompts: PromptView, spec: OrderSpec, state: WindowState) -> ExpertProbabilities:
+    """Put prompts in the cluster order and estimate their experts.
 
     Raises:
-        OrderError: the signal tells nothing of experts.
+        OrderError: the signal does not describe experts.
         SignalError: no routes were captured.
     """
     if spec.signal not in ROUTING_SIGNALS:
         raise OrderError(
-            f"the order `{spec.method}` adds up experts, and the signal {spec.signal!r} tells of none: set `signal` to "
-            f"{' or '.join(ROUTING_SIGNALS)}, or use the method `cluster`"
+            f"the method `{spec.method}` adds up experts, and the signal {spec.signal!r} does not describe experts: "
+            f"set `signal` to {' or '.join(ROUTING_SIGNALS)}, or use the method `cluster`"
         )
-    grouped = cluster.rank(prompts, spec, progress, replace(carried, last=None))
+    clustered = cluster.rank(prompts, spec, replace(state, last_rank=None))
     signal, record = registry.load(spec, prompts.served), predictor_of(prompts.served, spec.signal).record
-    places = np.argsort(grouped.ranks, kind="stable")
-    likely = (probabilities(rows, record.top_k) for rows in registry.features(signal, prompts, places))
-    return Offered(places, likely, grouped)
+    indices = np.argsort(clustered.ranks, kind="stable")
+    chunks = (probabilities(rows, record.top_k) for rows in registry.features(signal, prompts, indices))
+    return ExpertProbabilities(indices, chunks, clustered)

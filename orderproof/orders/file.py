@@ -1,17 +1,14 @@
-"""The file's own order: what a job does without orderproof."""
+"""The method `file`: keep the file's own order, as a job does without orderproof."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from orderproof.job.spec import OrderSpec
-from orderproof.orders.ranking import NOTHING, Ranking, WindowState
+from orderproof.orders.ranking import FIRST_WINDOW, Ranking, WindowState
 from orderproof.orders.view import PromptView
-from orderproof.signals.registry import Progress
 
 
-def rank(
-    prompts: PromptView, spec: OrderSpec, progress: Progress | None = None, carried: WindowState = NOTHING
-) -> Ranking:
-    """All equal."""
+def rank(prompts: PromptView, spec: OrderSpec, state: WindowState = FIRST_WINDOW) -> Ranking:
+    """Give all prompts the same rank."""
     return Ranking(np.zeros(len(prompts), np.int64))

@@ -1,4 +1,4 @@
-"""By label: what the file itself says belongs together."""
+"""The method `label`: group prompts by the `label` that the file gives them."""
 
 from __future__ import annotations
 
@@ -6,30 +6,26 @@ import numpy as np
 
 from orderproof.job.spec import OrderSpec
 from orderproof.orders.order import OrderError
-from orderproof.orders.ranking import NOTHING, Ranking, WindowState
+from orderproof.orders.ranking import FIRST_WINDOW, Ranking, WindowState
 from orderproof.orders.view import PromptView
-from orderproof.signals.registry import Progress
 
 
-def rank(
-    prompts: PromptView, spec: OrderSpec, progress: Progress | None = None, carried: WindowState = NOTHING
-) -> Ranking:
-    """Labels in the order of their first appearance: a file that is grouped already stays as it is.
+def rank(prompts: PromptView, spec: OrderSpec, state: WindowState = FIRST_WINDOW) -> Ranking:
+    """Rank labels in the order of their first appearance, so that a file that is grouped already stays as it is.
 
-    Windows carry the labels so far, so that a label has the same rank in all of them.
+    The labels so far are passed from window to window, so that a label has the same rank in all of them.
 
     Raises:
-        OrderError: a prompt has no label; it is named.
+        OrderError: a prompt has no label; names it.
     """
     missing = [i for i, label in enumerate(prompts.labels) if label is None]
     if missing:
-        more = f", like {len(missing) - 1} more prompts" if len(missing) > 1 else ""
+        more = f" (and {len(missing) - 1} more prompts)" if len(missing) > 1 else ""
         raise OrderError(
-            f"{prompts.where(missing[0])} lacks a `label`{more}: the label order needs one on every prompt. "
+            f"{prompts.where(missing[0])} has no `label`{more}: the method `label` needs one for every prompt. "
             "Add it, or use the method `cluster`, which needs none"
         )
-    places: dict[str | None, int] = {
-        label: k for k, label in enumerate(carried.arrays.get("labels", np.empty(0)).tolist())
-    }
-    ranks = np.fromiter((places.setdefault(label, len(places)) for label in prompts.labels), np.int64, len(prompts))
-    return Ranking(ranks, keeps={"labels": np.array(list(places), np.str_)})
+    known_labels = state.arrays.get("labels", np.empty(0)).tolist()
+    rank_of: dict[str | None, int] = {label: k for k, label in enumerate(known_labels)}
+    ranks = np.fromiter((rank_of.setdefault(label, len(rank_of)) for label in prompts.labels), np.int64, len(prompts))
+    return Ranking(ranks, next_state={"labels": np.array(list(rank_of), np.str_)})

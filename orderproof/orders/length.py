@@ -1,20 +1,17 @@
-"""By the prompt's length."""
+"""The method `length`: longest prompt first."""
 
 from __future__ import annotations
 
 from orderproof.job.spec import OrderSpec
-from orderproof.orders.ranking import NOTHING, Ranking, WindowState
+from orderproof.orders.ranking import FIRST_WINDOW, Ranking, WindowState
 from orderproof.orders.view import PromptView
-from orderproof.signals.registry import Progress
 
 
-def rank(
-    prompts: PromptView, spec: OrderSpec, progress: Progress | None = None, carried: WindowState = NOTHING
-) -> Ranking:
-    """Longest first, in tokens where they are counted, otherwise in characters.
+def rank(prompts: PromptView, spec: OrderSpec, state: WindowState = FIRST_WINDOW) -> Ranking:
+    """Longest first, in tokens if they are counted, otherwise in characters.
 
-    Longest first, because what is too long for the memory then fails in the first minute and not in the last, and
-    because long requests started last would run on in a nearly empty batch (Graham's longest processing time first).
+    A prompt that is too long for the memory then fails in the first minute and not in the last, and long requests do
+    not run alone at the end (Graham's longest processing time first).
     """
     lengths, unit = prompts.lengths()
     return Ranking(-lengths, {"unit": unit})

@@ -1,6 +1,6 @@
-"""A ranking: what one file per way to order returns, and what it may carry from one window to the next.
+"""A ranking: what each way to order returns, and the state that it passes from one window to the next.
 
-Prompts are sorted by rank; those of equal rank stay in the file's order. So a way to order says only what belongs
+Prompts are sorted by rank; those of equal rank stay in the file's order. So a way to order only decides what belongs
 together and what comes first, and window.py can apply any of them.
 """
 
@@ -16,23 +16,24 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class WindowState:
-    """What the windows so far leave to the next one: as small after a million prompts as after the first window."""
+    """What the windows so far pass on to the next one; its size does not grow with the number of prompts."""
 
-    windows: int = 0
-    last: int | None = None  # rank of the prompt that was sent last
-    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # what the way to order keeps, under its own names
+    windows: int = 0  # ordered so far
+    last_rank: int | None = None  # of the prompt that was sent last
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # the way to order chooses their names
 
 
-NOTHING = WindowState()
+FIRST_WINDOW = WindowState()
 
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """Ranks of N prompts, and what it takes to make them again."""
+    """Ranks of N prompts, and what is needed to compute them again."""
 
-    ranks: NDArray[np.int64]  # [N], low ones first
-    parameters: Mapping[str, Any] = field(default_factory=dict)  # as JSON holds them
+    ranks: NDArray[np.int64]  # [N], lowest first
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # values that JSON can hold
     seeds: Mapping[str, int] = field(default_factory=dict)
-    keeps: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # what the next window's `Carried.arrays` holds
-    # Rank next to which the window before ended. None: ranks mean the same in every window, so it is `Carried.last`.
-    follows: int | None = None
+    next_state: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # `WindowState.arrays` of the next window
+    # The previous window's last rank, on the scale of these ranks. None: the scale has not changed, so it is
+    # `WindowState.last_rank`.
+    previous_rank: int | None = None

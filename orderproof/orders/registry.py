@@ -1,7 +1,4 @@
-"""Orders: in which sequence prompts are sent.
-
-In: prompts and an `OrderSpec`. Out: an `Order`, the same bits each time for the same prompts, parameters and seeds.
-Knows no engine, MLflow or DVC.
+"""Make an order: the same permutation each time for the same prompts, parameters and seeds.
 
 In a script of your own, three lines around whatever generates:
 
@@ -9,7 +6,7 @@ In a script of your own, three lines around whatever generates:
     outputs = llm.generate(order.apply(prompts), sampling)
     outputs = restore(outputs, order)  # in the order of `prompts` again
 
-Each way to order is a module here with a function `rank`; the names under `OrderSpec.method` are the registry.
+Each way to order is a module of this package with a function `rank`; `OrderSpec.method` lists their names.
 """
 
 from __future__ import annotations
@@ -23,29 +20,11 @@ from typing import TypeVar, get_args
 import numpy as np
 
 from orderproof.job.spec import OrderSpec
-from orderproof.orders.order import Order, OrderError, read_order, write_order
+from orderproof.orders.order import Order, OrderError
 from orderproof.orders.purity import purity
-from orderproof.orders.shuffle_test import neighbour_tests, shuffle_like
 from orderproof.orders.view import AnyPrompt, AnyPrompts, PromptView, view_of
 from orderproof.orders.window import Windows
-from orderproof.signals.registry import Progress
-from orderproof.signals.served_model import UNKNOWN, Served
-
-__all__ = [
-    "METHODS",
-    "Order",
-    "OrderError",
-    "PromptView",
-    "Windows",
-    "expert_friendly_order",
-    "make_order",
-    "neighbour_tests",
-    "read_order",
-    "restore",
-    "shuffle_like",
-    "view_of",
-    "write_order",
-]
+from orderproof.signals.served_model import UNKNOWN_MODEL, ServedModel
 
 METHODS: tuple[str, ...] = get_args(OrderSpec.model_fields["method"].annotation)
 DEFAULT = OrderSpec()
@@ -53,28 +32,22 @@ DEFAULT = OrderSpec()
 T = TypeVar("T")
 
 
-def make_order(
-    spec: OrderSpec, prompts: PromptView | AnyPrompts, dataset_md5: str, *, progress: Progress | None = None
-) -> Order:
-    """Order prompts as a job asks.
+def make_order(spec: OrderSpec, prompts: PromptView | AnyPrompts, dataset_md5: str) -> Order:
+    """Order prompts as `spec` asks.
 
     Args:
-        dataset_md5: of the file that the prompts are in; goes into the record.
-        progress: told of prompts as their features are made.
+        dataset_md5: of the file that the prompts are in; kept in the order's record.
 
     Raises:
-        OrderError: these prompts cannot be ordered so; the first to blame is named.
-        SignalError: the signal cannot be taken of them.
+        OrderError: these prompts cannot be ordered in this way; names the first one at fault.
+        SignalError: the signal cannot be computed for them.
     """
     view = view_of(prompts)
     windows, size = Windows(spec), spec.window or max(1, len(view))
-    starts = range(0, max(1, len(view)), size)
-    sent = [
-        start + windows.add(view.part(start, start + size), _within(progress, start, len(view))) for start in starts
-    ]
-    permutation = np.concatenate(sent)
-    known = purity(permutation, view.labels)
-    return Order(permutation, spec.method, windows.parameters, windows.seeds, dataset_md5, known)
+    starts = range(0, max(1, len(view)), size)  # without prompts one empty window, whose parameters are recorded
+    permutation = np.concatenate([start + windows.add(view.part(start, start + size)) for start in starts])
+    label_purity = purity(permutation, view.labels)
+    return Order(permutation, spec.method, windows.parameters, windows.seeds, dataset_md5, label_purity)
 
 
 def expert_friendly_order(
@@ -87,28 +60,27 @@ def expert_friendly_order(
     signal: str | None = None,
     embedding: str = DEFAULT.embedding,
     model: str | Path | None = None,
-    progress: Progress | None = None,
 ) -> Order:
-    """An order that puts prompts side by side which are likely to use the same experts.
+    """An order in which neighbouring prompts are likely to use the same experts.
 
     Args:
         prompts: texts, chats (lists of messages), mappings with `text` (and `id`, `label`) or `Prompt`s.
         method: one of METHODS.
         window: order only within so many consecutive prompts.
-        clusters: of the method `cluster`.
-        signal: what `cluster` compares prompts by: `lexical` (no model), `token` (the served model's own embeddings),
-            or `embedding` (a sentence-transformers model), the default.
-        embedding: of the signal `embedding`: which model.
-        model: folder of the served model, for `token`.
+        clusters: how many the method `cluster` makes.
+        signal: how `cluster` compares prompts: `lexical` (no model), `token` (the served model's own embeddings) or
+            `embedding` (a sentence-transformers model), the default.
+        embedding: which model the signal `embedding` uses.
+        model: folder of the served model, for the signal `token`.
 
     Raises:
-        OrderError: no such method or parameter, or prompts that cannot be ordered so.
-        SignalError: the signal cannot be taken of them.
+        OrderError: unknown method, wrong parameter, or prompts that cannot be ordered in this way.
+        SignalError: the signal cannot be computed for them.
     """
     if method not in METHODS:
         near = difflib.get_close_matches(method, METHODS, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(METHODS)}"
-        raise OrderError(f"no way to order is called {method!r}: {hint}")
+        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(METHODS)}"
+        raise OrderError(f"there is no method {method!r} to order prompts: {hint}")
     try:
         spec = OrderSpec.model_validate(
             {
@@ -122,26 +94,21 @@ def expert_friendly_order(
         )
     except ValueError as error:
         raise OrderError(" ".join(str(error).split())) from None
-    view = view_of(prompts, Served(Path(model)) if model else UNKNOWN)
-    return make_order(spec, view, _md5(view), progress=progress)
+    view = view_of(prompts, ServedModel(Path(model)) if model else UNKNOWN_MODEL)
+    return make_order(spec, view, _md5(view))
 
 
 def restore(outputs: Sequence[T], order: Order) -> list[T]:
-    """Outputs in the order of sending → in the order of the prompts.
+    """Put outputs that are in the order of sending back into the order of the prompts.
 
     Raises:
-        OrderError: another number of outputs than of prompts.
+        OrderError: not as many outputs as prompts.
     """
     return order.restore(outputs)
 
 
-def _within(progress: Progress | None, start: int, total: int) -> Progress | None:
-    """Of a window that begins at `start`, told as progress in the whole."""
-    return progress and (lambda done, _: progress(start + done, total))
-
-
 def _md5(view: PromptView) -> str:
-    """Of prompts that are in no file: their ids and texts, each with its length, so that no two lists share one."""
+    """Hash prompts that are in no file: ids and texts, each preceded by its length, so that no two lists are alike."""
     digest = hashlib.md5(usedforsecurity=False)
     for i, text in enumerate(view.texts()):
         for part in (view.ids[i].encode("utf-8", "surrogatepass"), text.encode("utf-8", "surrogatepass")):

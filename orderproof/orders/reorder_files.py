@@ -30,8 +30,7 @@ from orderproof.orders.window import Windows
 from orderproof.prompts.ids import SeenKeys, id_key
 from orderproof.prompts.row_files import Row, Rows, may_stream, open_rows, open_source, rows_in, stream_rows
 from orderproof.prompts.tail_lines import BYTE_ORDER_MARK, STANDARD_STREAM
-from orderproof.signals.registry import Progress
-from orderproof.signals.served_model import UNKNOWN, Served
+from orderproof.signals.served_model import UNKNOWN_MODEL, ServedModel
 
 NAMED_IDS = 5  # of each kind, in a message
 
@@ -45,8 +44,7 @@ def reorder_file(
     destination: str | Path,
     spec: OrderSpec,
     *,
-    served: Served = UNKNOWN,
-    progress: Progress | None = None,
+    served: ServedModel = UNKNOWN_MODEL,
 ) -> Order:
     """Write the rows of `source` to `destination` in another order.
 
@@ -70,7 +68,7 @@ def reorder_file(
         with rows_in(name, file) as rows:
             _refuse_other_kind(name, rows.suffix, destination)
             _refuse_doubles(rows)
-            order = make_order(spec, _view(rows, served, reading_of(spec, served)), rows.md5(), progress=progress)
+            order = make_order(spec, _view(rows, served, reading_of(spec, served)), rows.md5())
             _write(rows, order.permutation.tolist(), destination)
             return order
 
@@ -95,7 +93,7 @@ def restore_file(outputs: str | Path, like: str | Path, destination: str | Path)
         return len(wanted.ids)
 
 
-def _view(rows: Rows, served: Served, reading: Reading) -> PromptView:
+def _view(rows: Rows, served: ServedModel, reading: Reading) -> PromptView:
     def text(i: int) -> str:
         return reading(rows.record(i), on_line(rows.name, rows.numbers[i], rows.ids[i]))
 
@@ -150,7 +148,7 @@ def _same_file(source: str | Path, destination: str | Path) -> bool:
 
 
 def _reorder_stream(
-    name: str, file: io.BufferedReader, destination: str | Path, spec: OrderSpec, served: Served
+    name: str, file: io.BufferedReader, destination: str | Path, spec: OrderSpec, served: ServedModel
 ) -> Order:
     """Window by window, each written before the next one is read."""
     assert spec.window is not None
@@ -178,7 +176,7 @@ def _distinct(name: str, rows: Iterable[Row]) -> Iterator[Row]:
         yield row
 
 
-def _view_of_window(name: str, rows: Sequence[Row], served: Served, reading: Reading) -> PromptView:
+def _view_of_window(name: str, rows: Sequence[Row], served: ServedModel, reading: Reading) -> PromptView:
     def text(i: int) -> str:  # knows the rows and not the view, so that a window's memory is free when it has gone
         return reading(rows[i].record, on_line(name, rows[i].number, rows[i].id))
 

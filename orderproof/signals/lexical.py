@@ -14,7 +14,7 @@ import numpy as np
 
 from orderproof.job.spec import OrderSpec
 from orderproof.signals.registry import Signal, texts_of
-from orderproof.signals.served_model import Served
+from orderproof.signals.served_model import ServedModel
 
 BUCKETS_LOG2 = 13
 BUCKETS = 1 << BUCKETS_LOG2
@@ -23,7 +23,7 @@ MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio: Knuth'
 SPACE = ord(" ")
 
 
-def load(spec: OrderSpec, served: Served) -> Signal:
+def load(spec: OrderSpec, served: ServedModel) -> Signal:
     """Nothing to load."""
     return lambda prompts, places: features(texts_of(prompts, places))
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from orderproof.job.spec import OrderSpec
 from orderproof.signals.prediction import features_of, predictor_of
 from orderproof.signals.registry import Signal
-from orderproof.signals.served_model import Served
+from orderproof.signals.served_model import ServedModel
 
 
-def load(spec: OrderSpec, served: Served) -> Signal:
+def load(spec: OrderSpec, served: ServedModel) -> Signal:
     """Rows are square roots of the decode frequencies of every expert of every layer.
 
     Raises:

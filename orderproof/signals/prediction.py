@@ -27,8 +27,8 @@ from orderproof.job.spec import OrderSpec
 from orderproof.routing.routes import Routes, frequency_matrix
 from orderproof.signals import registry
 from orderproof.signals.nystroem import Landmarks, landmarks_among, spread
-from orderproof.signals.registry import Places, Prompts, SignalError
-from orderproof.signals.served_model import Served
+from orderproof.signals.registry import Indices, Prompts, SignalError
+from orderproof.signals.served_model import ServedModel
 from orderproof.signals.threads import one_thread
 
 FORMAT = "orderproof/predictor/2"
@@ -78,7 +78,7 @@ class Predictor:
         return np.maximum(foretold, 0, out=foretold)
 
 
-def learn(prompts: Prompts, routes: Path, served: Served) -> Record:
+def learn(prompts: Prompts, routes: Path, served: ServedModel) -> Record:
     """Put a predictor beside captured routes; the one before goes, whatever comes of this.
 
     Raises:
@@ -91,7 +91,7 @@ def learn(prompts: Prompts, routes: Path, served: Served) -> Record:
     return predictor.record
 
 
-def fit(prompts: Prompts, routes: Routes, served: Served) -> Predictor:
+def fit(prompts: Prompts, routes: Routes, served: ServedModel) -> Predictor:
     """Fit both parts on all routes. The same bits for the same prompts and routes, on any number of threads.
 
     Args:
@@ -142,9 +142,9 @@ def _roots(routes: Routes, part: Part) -> NDArray[np.float32]:
     return np.sqrt(frequency_matrix(routes, part))
 
 
-def _rows(name: Any, prompts: Prompts, places: Places, served: Served) -> Any:
+def _rows(name: Any, prompts: Prompts, places: Indices, served: ServedModel) -> Any:
     signal = registry.load(OrderSpec(signal=name), served)
-    return registry.stacked(registry.features(signal, prompts, places))
+    return registry.stack(registry.features(signal, prompts, places))
 
 
 def _directions(triples: Any) -> NDArray[np.float32]:
@@ -168,7 +168,7 @@ def _ridge(features: NDArray[np.float64], roots: NDArray[np.float32]) -> tuple[N
     return weights, Fitted(r2=float(r2), alpha=float(model.alpha_))
 
 
-def features_of(predictor: Predictor, prompts: Prompts, places: Places, served: Served) -> NDArray[np.float32]:
+def features_of(predictor: Predictor, prompts: Prompts, places: Indices, served: ServedModel) -> NDArray[np.float32]:
     """float32[places, features], as the predictor was fitted on."""
     token = registry.load(OrderSpec(signal="token"), served)(prompts, places)
     triples = registry.load(OrderSpec(signal="lexical"), served)(prompts, places)
@@ -190,7 +190,7 @@ def write_predictor(path: Path, predictor: Predictor) -> None:
             basis=predictor.landmarks.basis,
             **predictor.weights,
         )
-    registry.forget()
+    registry.clear_caches()
     predictor_of.cache_clear()
 
 
@@ -233,7 +233,7 @@ _REMEDY = "Make it again with `orderproof capture JOB`"
 
 
 @functools.lru_cache(maxsize=1)  # windows ask for it again and again
-def predictor_of(served: Served, signal: str) -> Predictor:
+def predictor_of(served: ServedModel, signal: str) -> Predictor:
     """The one beside the routes. Raises SignalError where the model or its routes are not known."""
     if served.model is None or served.routes is None:
         raise SignalError(

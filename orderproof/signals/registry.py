@@ -20,20 +20,18 @@ from numpy.typing import NDArray
 from orderproof.job.errors import OrderproofError
 from orderproof.job.hashing import md5_of
 from orderproof.job.spec import OrderSpec
-from orderproof.signals.served_model import Served
+from orderproof.signals.served_model import ServedModel
 
 CHUNK_PROMPTS = 4096
 ROUTING_SIGNALS = ("fingerprint", "predicted", "observed")  # rows are roots of the frequencies of each layer's experts
 READ_CHARACTERS = 8192  # of each text: more than any usual embedding model reads, and a bound on time and memory
-
-Progress = Callable[[int, int | None], None]  # (prompts done, prompts in all if that is known)
 
 
 class SignalError(OrderproofError):
     """A signal that cannot be taken: which, why, and what to do."""
 
 
-Places = Sequence[int] | NDArray[np.int64]  # of prompts among all, from 0
+Indices = Sequence[int] | NDArray[np.int64]  # of prompts among all, from 0
 
 
 class Prompts(Protocol):
@@ -46,7 +44,7 @@ class Prompts(Protocol):
     def text(self) -> Callable[[int], str]: ...
 
     @property
-    def token_ids(self) -> Callable[[Places], Sequence[Sequence[int]]] | None:
+    def token_ids(self) -> Callable[[Indices], Sequence[Sequence[int]]] | None:
         """Of some prompts, as the model meets them; None: not tokenized yet."""
         ...
 
@@ -55,11 +53,11 @@ class Prompts(Protocol):
 
 # Some prompts, by their places → float32[places, features], a numpy array or scipy CSR, which have no common type. Rows
 # have unit length (all zeros where there is nothing to see); those of the routing signals have it in every layer.
-Signal = Callable[[Prompts, Places], Any]
+Signal = Callable[[Prompts, Indices], Any]
 
 
 @functools.lru_cache(maxsize=4)  # windows ask for it again and again
-def load(spec: OrderSpec, served: Served) -> Signal:
+def load(spec: OrderSpec, served: ServedModel) -> Signal:
     """Get a signal ready: whatever model it needs is loaded once.
 
     Raises:
@@ -69,7 +67,7 @@ def load(spec: OrderSpec, served: Served) -> Signal:
     return signal
 
 
-def provenance(spec: OrderSpec, served: Served) -> dict[str, Any]:
+def provenance(spec: OrderSpec, served: ServedModel) -> dict[str, Any]:
     """What it takes to take the same signal again, beside the served model."""
     known: dict[str, Any] = {"signal": spec.signal}
     if spec.signal == "embedding":
@@ -84,15 +82,13 @@ def _md5(routes: Path) -> str:
     return md5_of(routes)
 
 
-def forget() -> None:
+def clear_caches() -> None:
     """Load signals anew: the files that they rest on have changed."""
     load.cache_clear()
     _md5.cache_clear()
 
 
-def features(
-    signal: Signal, prompts: Prompts, places: Places | None = None, progress: Progress | None = None
-) -> Iterator[Any]:
+def features(signal: Signal, prompts: Prompts, places: Indices | None = None) -> Iterator[Any]:
     """The rows of all prompts, or of those at `places`, in chunks of CHUNK_PROMPTS.
 
     Raises:
@@ -100,13 +96,10 @@ def features(
     """
     places = range(len(prompts)) if places is None else places
     for start in range(0, len(places), CHUNK_PROMPTS):
-        chunk = places[start : start + CHUNK_PROMPTS]
-        yield signal(prompts, chunk)
-        if progress:
-            progress(start + len(chunk), len(places))
+        yield signal(prompts, places[start : start + CHUNK_PROMPTS])
 
 
-def stacked(chunks: Iterable[Any]) -> Any:
+def stack(chunks: Iterable[Any]) -> Any:
     """At least one chunk → one matrix."""
     from scipy import sparse
 
@@ -114,7 +107,7 @@ def stacked(chunks: Iterable[Any]) -> Any:
     return sparse.vstack(pieces, format="csr") if sparse.issparse(pieces[0]) else np.concatenate(pieces)
 
 
-def texts_of(prompts: Prompts, places: Places) -> list[str]:
+def texts_of(prompts: Prompts, places: Indices) -> list[str]:
     """Their beginnings, readable by any tokenizer."""
     return [readable(prompts.text(int(i))) for i in places]
 

@@ -1,7 +1,4 @@
-"""The served model, as far as a signal or an order may need it.
-
-In: folders and files. Out: a frozen value that says where they are. Opens nothing.
-"""
+"""The served model, as far as a signal or an order needs it: folders, files and limits. Opens no file."""
 
 from __future__ import annotations
 
@@ -12,22 +9,22 @@ from orderproof.job.spec import Job
 
 ROUTES_FILE = "routes.parquet"
 COSTS_FILE = "step_costs.json"  # of the same capture
-OF_TEXT_ALONE = ("embedding", "lexical")  # signals that need nothing of the served model
+TEXT_SIGNALS = ("embedding", "lexical")  # need nothing of the served model
 
 
 @dataclass(frozen=True)
-class Served:
-    """What will answer the prompts. None: not known here, so that a signal which needs it says so."""
+class ServedModel:
+    """The model that will answer the prompts. None: not known, and a signal that needs it raises a SignalError."""
 
     model: Path | None = None  # folder of the checkpoint
     tokenizer: Path | None = None  # folder; None: the model's
-    routes: Path | None = None  # file of captured routes; the predictor fitted on them lies beside it
-    batch: int | None = None  # sequences that run at once: each sample of a prompt is one
-    samples: int = 1  # of a prompt that does not say itself how many
+    routes: Path | None = None  # file of captured routes; the predictor that is fitted on them lies beside it
+    batch: int | None = None  # sequences that run at once; each sample of a prompt is a sequence
+    samples: int = 1  # of a prompt whose own sampling does not say how many
     batched_tokens: int | None = None  # that a step computes at most
 
     @classmethod
-    def by(cls, job: Job) -> Served:
+    def of_job(cls, job: Job) -> ServedModel:
         """The model that a job names."""
         return cls(
             job.model_path,
@@ -39,4 +36,4 @@ class Served:
         )
 
 
-UNKNOWN = Served()
+UNKNOWN_MODEL = ServedModel()

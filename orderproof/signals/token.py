@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from orderproof.job.spec import OrderSpec
 from orderproof.signals.embedding_table import EmbeddingTable, read_embedding_table
-from orderproof.signals.registry import Places, Prompts, Signal, SignalError, texts_of
-from orderproof.signals.served_model import Served
+from orderproof.signals.registry import Indices, Prompts, Signal, SignalError, texts_of
+from orderproof.signals.served_model import ServedModel
 from orderproof.signals.threads import one_thread
 
 DIMENSIONS = 128  # of a wider table only as many leading directions are kept: purity stays within half a point
@@ -33,7 +33,7 @@ BLOCK_TOKENS = 8192  # of the table, converted at once
 TokenIds = Sequence[Sequence[int]]
 
 
-def load(spec: OrderSpec, served: Served) -> Signal:
+def load(spec: OrderSpec, served: ServedModel) -> Signal:
     """Read the table; where prompts come without token ids, the tokenizer too, at the first of them.
 
     Raises:
@@ -48,7 +48,7 @@ def load(spec: OrderSpec, served: Served) -> Signal:
     table = leading_directions(read_embedding_table(model))
     tokenizer = functools.cache(lambda: read_tokenizer(served.tokenizer or model))
 
-    def rows(prompts: Prompts, places: Places) -> NDArray[np.float32]:
+    def rows(prompts: Prompts, places: Indices) -> NDArray[np.float32]:
         ids = prompts.token_ids(places) if prompts.token_ids else tokenizer()(texts_of(prompts, places))
         return mean_embeddings(ids, table, str(model))
 

@@ -11,7 +11,7 @@ from orderproof.forecast import candidates
 from orderproof.forecast.candidates import candidates_of, name_of
 from orderproof.job.spec import Job, OrderSpec
 from orderproof.orders.view import view_of
-from orderproof.signals.served_model import Served
+from orderproof.signals.served_model import ServedModel
 from tests.support.routed import Routed, make_routed
 from tests.support.trial_maker import make_job
 
@@ -79,7 +79,7 @@ def test_an_order_that_cannot_be_made_says_why_and_the_others_are_made(
 ) -> None:
     ways = [OrderSpec(method="label"), OrderSpec(signal="token"), OrderSpec(signal="predicted")]
     monkeypatch.setattr(candidates, "_specs", lambda job, prompts: ways)
-    view = view_of(routed.prompts, Served(routed.served.model, None, tmp_path / "none.parquet"))
+    view = view_of(routed.prompts, ServedModel(routed.served.model, None, tmp_path / "none.parquet"))
     label, token, predicted = candidates_of(make_job(tmp_path), view, "md5")
     for made in (label, token):
         assert made.problem is None

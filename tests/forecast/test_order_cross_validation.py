@@ -18,7 +18,7 @@ from orderproof.routing.errors import RoutingError
 from orderproof.routing.routes import Routes, RoutesRecord
 from orderproof.routing.routes_writer import write_routes
 from orderproof.routing.simulate import EngineShape, tally_captured
-from orderproof.signals.served_model import UNKNOWN
+from orderproof.signals.served_model import UNKNOWN_MODEL
 from tests.support.routed import Routed, make_routed
 
 RECORD = RoutesRecord(model="m", dataset_md5="d", layers=1, experts=8, top_k=2)
@@ -116,4 +116,4 @@ def test_no_prompt_is_ordered_by_what_its_own_routes_taught(routed: Routed, monk
 def test_too_few_captured_prompts_are_told(tmp_path: Path) -> None:
     routes, view = routes_of(tmp_path / "routes.parquet", (0, 1), (2, 3)), make_routed(tmp_path / "x").view
     with pytest.raises(RoutingError, match=r"2 captured prompts, and choosing among orders takes 64"):
-        choose([OrderSpec()], view, routes, UNKNOWN, EngineShape(8))
+        choose([OrderSpec()], view, routes, UNKNOWN_MODEL, EngineShape(8))

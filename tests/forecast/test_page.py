@@ -42,7 +42,7 @@ def test_the_answer_comes_first_and_all_that_it_rests_on_after_it(seen: tuple[Jo
         "1.00 ms at batch 8 + 100.0 ± 2.0 µs per expert, 2.0 times what reading its bytes takes",
         "from the routes of 160 prompts, against shuffled and today's order (the file's own):",
         "greedy by the real routes",
-        "greedy by embedding          not possible: the order `greedy` adds up experts",
+        "greedy by embedding          not possible: the method `greedy` adds up experts",
         "looks at 5, 10 blocks",
         'next       jobs.it.order: {"method": "label"} in params.yaml, then `orderproof measure it`',
     ):
@@ -113,7 +113,7 @@ def test_the_page_says_what_the_terminal_says_and_loads_nothing(seen: tuple[Job,
     said = [*facts_said(foresight), *worth_said(foresight), *order_rows(foresight.forecast), foresight.left_out]
     for cell in (cell for row in said for cell in row):
         assert cell in page.text
-    assert "greedy by embedding is not possible: the order `greedy` adds up experts" in page.text
+    assert "greedy by embedding is not possible: the method `greedy` adds up experts" in page.text
 
 
 def test_a_page_without_predictions_keeps_no_picture_of_an_earlier_plan(seen: tuple[Job, Foresight]) -> None:

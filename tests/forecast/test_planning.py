@@ -23,7 +23,7 @@ from orderproof.routing.errors import RoutingError
 from orderproof.routing.route_source import captured_routes
 from orderproof.routing.routes import open_routes
 from orderproof.runs import promotion, route_artifacts
-from orderproof.signals.served_model import Served
+from orderproof.signals.served_model import ServedModel
 from tests.support.captured_job import calibrated, make_job, model_of, recaptured
 
 WAYS = [OrderSpec(method="file"), OrderSpec(method="label"), OrderSpec(signal="predicted", clusters=2)]
@@ -176,7 +176,7 @@ def test_a_promoted_order_that_learned_from_the_sample_is_trusted_no_more_than_t
     job = make_job(tmp_path, others=160)
     calibrated(job)
     prompts = tokenize(job, read_prompts(job.prompts_path))
-    learned = make_order(WAYS[-1], view_of(prompts, Served.by(job)), md5_of(job.prompts_path))
+    learned = make_order(WAYS[-1], view_of(prompts, ServedModel.of_job(job)), md5_of(job.prompts_path))
     promotion._write(job, learned, prompts.ids, promoted=True, trial="T", mlflow_run=None)
     forecast = foresee(job).forecast
     assert forecast is not None
@@ -190,7 +190,7 @@ def test_a_promoted_order_is_asked_what_it_saves_itself_and_not_another_by_its_s
     job = make_job(tmp_path, others=160)
     calibrated(job)
     prompts, windowed = tokenize(job, read_prompts(job.prompts_path)), WAYS[-1].model_copy(update={"window": 16})
-    learned = make_order(windowed, view_of(prompts, Served.by(job)), md5_of(job.prompts_path))
+    learned = make_order(windowed, view_of(prompts, ServedModel.of_job(job)), md5_of(job.prompts_path))
     promotion._write(job, learned, prompts.ids, promoted=True, trial="T", mlflow_run=None)
     told: list[float] = []
 
@@ -248,7 +248,9 @@ def test_routes_of_other_prompts_are_told(tmp_path: Path) -> None:
 def test_routes_of_other_prompts_that_a_trial_kept_are_not_put_back(tmp_path: Path) -> None:
     job = make_job(tmp_path)
     calibrated(job)
-    learned = make_order(WAYS[-1], view_of(tokenize(job, read_prompts(job.prompts_path)), Served.by(job)), "md5")
+    learned = make_order(
+        WAYS[-1], view_of(tokenize(job, read_prompts(job.prompts_path)), ServedModel.of_job(job)), "md5"
+    )
     route_artifacts.keep(job, learned, job.reports_dir / "T")
     (job.data_dir / "routes.parquet").unlink()
     with job.prompts_path.open("a") as file:

@@ -19,7 +19,7 @@ from orderproof.prompts.source import PromptSource
 from orderproof.prompts.tokenization import Tokenizer
 from orderproof.runs import promotion, route_artifacts
 from orderproof.runs.promotion import ORDER_FILE, demote
-from orderproof.signals.served_model import ROUTES_FILE, Served
+from orderproof.signals.served_model import ROUTES_FILE, ServedModel
 from tests.support.batches import Bytes, make_project, promote_label_order
 from tests.support.captured_job import make_job as make_routed_job
 
@@ -93,7 +93,7 @@ def test_routes_come_back_where_an_order_is_made_from_them_and_not_for_a_pinned_
     job = make_routed_job(tmp_path, captured=64, order={"method": "cluster", "signal": "predicted", "clusters": 2})
     tokenizer, routes = Tokenizer(job), job.data_dir / ROUTES_FILE
     with PromptSource(job.prompts_path) as source:
-        view = view_of_source(source, tokenizer, labels=False, lengths=False, served=Served.by(job))
+        view = view_of_source(source, tokenizer, labels=False, lengths=False, served=ServedModel.of_job(job))
         order = make_order(job.order, view, source.md5)
         promotion._write(job, order, [*source.ids], promoted=True, trial="T", mlflow_run=None)
     route_artifacts.keep(job, order, job.reports_dir / "T")
@@ -121,7 +121,7 @@ def test_new_prompts_are_exchanged_within_the_room_of_a_step_as_in_the_trial(tmp
 
     def made(*, lengths: bool) -> Order:
         with PromptSource(job.prompts_path) as source:
-            view = view_of_source(source, tokenizer, labels=False, lengths=lengths, served=Served.by(job))
+            view = view_of_source(source, tokenizer, labels=False, lengths=lengths, served=ServedModel.of_job(job))
             return make_order(spec, view, source.md5)
 
     with PromptSource(job.prompts_path) as source:

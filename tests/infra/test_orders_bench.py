@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orderproof.job.spec import OrderSpec
-from orderproof.signals.served_model import Served
+from orderproof.signals.served_model import ServedModel
 from tests.conftest import ROOT
 from tests.support.batches import make_project
 from tests.support.tiny_tokenizer import save_model
@@ -74,7 +74,7 @@ def test_another_batch_is_of_the_engine_and_of_the_orders_alike(tmp_path: Path) 
     job = make_project(tmp_path / "p", 8)
     job = job.model_copy(update={"sampling": {**job.sampling, "n": 2}})
     at = bench._at(job, 32)
-    assert (at.engine.max_num_seqs, Served.by(at).batch, Served.by(at).samples) == (32, 32, 2)
+    assert (at.engine.max_num_seqs, ServedModel.of_job(at).batch, ServedModel.of_job(at).samples) == (32, 32, 2)
     assert bench._at(job, None) is job
 
 

@@ -121,7 +121,7 @@ def test_features_that_are_not_numbers_are_refused(monkeypatch: pytest.MonkeyPat
     broken = np.ones((4, 2), np.float32)
     broken[2, 1] = np.nan
     monkeypatch.setattr(registry, "features", lambda *_, **__: iter([broken]))
-    with pytest.raises(OrderError, match=r"prompts\[2\].*not numbers"):
+    with pytest.raises(OrderError, match=r"prompts\[2\].*not finite"):
         expert_friendly_order(["a", "b", "c", "d"], clusters=2)
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from orderproof.job.spec import OrderSpec
-from orderproof.orders.exchange import BATCH_PROMPTS, LEAST_SAVED, ROUNDING, best_swaps, exchanged
+from orderproof.orders.exchange import BATCH_PROMPTS, MIN_SAVED, ROUNDING, best_swaps, exchange_order
 from orderproof.orders.order import OrderError
 from orderproof.orders.registry import expert_friendly_order, make_order
 from orderproof.orders.view import view_of, view_of_source
 from orderproof.prompts.source import PromptSource
-from orderproof.signals.served_model import Served
+from orderproof.signals.served_model import ServedModel
 from tests.support.batches import Bytes
 from tests.support.fake_engine import prompts_of
 from tests.support.routed import Routed, make_routed
@@ -51,7 +51,7 @@ def test_the_swap_that_saves_most_is_made_first_and_then_the_next_one() -> None:
         now = read(likely[row], 4)
         others = [swapped(row, *pair) for pair in itertools.combinations(range(14), 2)]
         best = min(others, key=lambda other: read(likely[other], 4))
-        if now - read(likely[best], 4) < LEAST_SAVED:
+        if now - read(likely[best], 4) < MIN_SAVED:
             break
         row = best
     assert not np.array_equal(row, np.arange(14))
@@ -61,28 +61,28 @@ def test_the_swap_that_saves_most_is_made_first_and_then_the_next_one() -> None:
 def test_two_kinds_dealt_in_turn_are_parted() -> None:
     likely = np.zeros((8, 4), np.float32)
     likely[::2, :2] = likely[1::2, 2:] = 0.9
-    row = exchanged([likely], batch=4)
+    row = exchange_order([likely], batch=4)
     assert len(set(row[:4] % 2)) == len(set(row[4:] % 2)) == 1
 
 
 def test_a_row_that_no_swap_makes_better_stays_as_it_is() -> None:
     kinds = np.repeat(np.eye(4, dtype=np.float32) * 0.8, 5, axis=0)
-    assert exchanged([kinds], batch=5).tolist() == list(range(20))
-    assert exchanged([np.full((50, 4), 0.5, np.float32)], batch=4).tolist() == list(range(50))
+    assert exchange_order([kinds], batch=5).tolist() == list(range(20))
+    assert exchange_order([np.full((50, 4), 0.5, np.float32)], batch=4).tolist() == list(range(50))
 
 
 @pytest.mark.parametrize("n", [1, 3, 32, 33, 64, 100, 129])
 def test_every_prompt_is_sent_once_and_chunks_change_nothing(n: int) -> None:
     likely = some(n)
-    row = exchanged(iter([likely[:13], likely[13:]] if n > 13 else [likely]), batch=4)
+    row = exchange_order(iter([likely[:13], likely[13:]] if n > 13 else [likely]), batch=4)
     assert sorted(row.tolist()) == list(range(n))
-    assert np.array_equal(row, exchanged([likely], batch=4))
+    assert np.array_equal(row, exchange_order([likely], batch=4))
     assert read(likely[row], 4) <= read(likely, 4)
 
 
 def test_a_long_row_is_searched_stretch_by_stretch_and_across_their_borders() -> None:
     likely = some(400)
-    row = exchanged([likely], batch=4)
+    row = exchange_order([likely], batch=4)
     moved = np.abs(row - np.arange(400))
     assert read(likely[row], 4) < 0.96 * read(likely, 4)
     assert 16 < moved.max() < 400 // 2, "partners stand near"
@@ -91,7 +91,7 @@ def test_a_long_row_is_searched_stretch_by_stretch_and_across_their_borders() ->
 
 def test_surely_used_experts_make_nothing_but_numbers() -> None:
     likely = np.ones((300, 3), np.float32)
-    assert exchanged([likely], batch=128).tolist() == list(range(300))
+    assert exchange_order([likely], batch=128).tolist() == list(range(300))
 
 
 # -- room for what is read ---------------------------------------------------------------------------------------------
@@ -107,8 +107,8 @@ def test_no_batch_is_filled_beyond_its_room_although_that_would_save_experts() -
     likely = np.zeros((16, 4), np.float32)
     likely[:8, :2] = likely[8:, 2:] = 0.9
     tokens = np.where(np.arange(16) < 8, 30, 10)
-    assert too_much(tokens, exchanged([likely], 4), 4, room=100) == 40
-    row = exchanged([likely], 4, tokens, room=100)
+    assert too_much(tokens, exchange_order([likely], 4), 4, room=100) == 40
+    row = exchange_order([likely], 4, tokens, budget=100)
     assert too_much(tokens, row, 4, room=100) == 0
     long_ones = sorted(int((row[start : start + 4] < 8).sum()) for start in range(0, 16, 4))
     assert long_ones == [0, 2, 3, 3], "three are all that fit, and no more batches are mixed than must be"
@@ -118,7 +118,7 @@ def test_no_batch_is_filled_beyond_its_room_although_that_would_save_experts() -
 def test_the_room_costs_little_where_few_batches_lack_it(seed: int) -> None:
     likely, tokens = some(256, seed=seed), np.random.default_rng(seed).lognormal(4, 0.7, 256).astype(np.int64)
     room = int(1.3 * 8 * tokens.mean())
-    free, row = exchanged([likely], 8), exchanged([likely], 8, tokens, room)
+    free, row = exchange_order([likely], 8), exchange_order([likely], 8, tokens, room)
     assert too_much(tokens, free, 8, room) > 0
     assert too_much(tokens, row, 8, room) == 0
     assert sorted(row.tolist()) == list(range(256))
@@ -128,20 +128,20 @@ def test_the_room_costs_little_where_few_batches_lack_it(seed: int) -> None:
 
 def test_where_no_order_has_room_for_every_batch_it_is_no_limit() -> None:
     likely, tokens = some(64), np.random.default_rng(0).integers(100, 400, 64)
-    assert np.array_equal(exchanged([likely], 8, tokens, room=2048), exchanged([likely], 8))
+    assert np.array_equal(exchange_order([likely], 8, tokens, budget=2048), exchange_order([likely], 8))
 
 
 def test_a_stretch_of_long_prompts_comes_to_an_end_without_more_tokens_beyond_the_room() -> None:
     likely, tokens = some(128), np.full(128, 5)
     tokens[:40] = 1000
-    row = exchanged([likely], 8, tokens, room=3000 * 8 // 5)
+    row = exchange_order([likely], 8, tokens, budget=3000 * 8 // 5)
     assert sorted(row.tolist()) == list(range(128))
     assert too_much(tokens, row, 8, room=4800) < too_much(tokens, np.arange(128), 8, room=4800)
 
 
 def test_with_room_for_all_the_order_is_the_one_without_a_limit() -> None:
     likely = some(64)
-    assert np.array_equal(exchanged([likely], 8, np.full(64, 16), room=128), exchanged([likely], 8))
+    assert np.array_equal(exchange_order([likely], 8, np.full(64, 16), budget=128), exchange_order([likely], 8))
 
 
 def test_the_record_says_how_many_tokens_a_step_reads_where_they_decide(routed: Routed) -> None:
@@ -164,7 +164,7 @@ def test_the_record_says_how_many_tokens_a_step_reads_where_they_decide(routed: 
 
 
 def test_nothing_is_in_an_empty_row() -> None:
-    assert exchanged([], batch=4).tolist() == []
+    assert exchange_order([], batch=4).tolist() == []
 
 
 @pytest.mark.parametrize("signal", ["predicted", "fingerprint"])
@@ -198,7 +198,7 @@ def test_each_sample_of_a_prompt_takes_a_place_of_the_batch_also_those_that_it_a
 ) -> None:
     job = make_job(tmp_path)
     job = job.model_copy(update={"sampling": {**job.sampling, "n": of_job}})
-    served = Served.by(job)
+    served = ServedModel.of_job(job)
     assert served.batch == job.engine.max_num_seqs == 8
     rows = [{"id": f"p{k}", "text": "a", **({} if n is None else {"sampling": {"n": n}})} for k, n in enumerate(own)]
     lines = tmp_path / "prompts.jsonl"
@@ -211,7 +211,7 @@ def test_each_sample_of_a_prompt_takes_a_place_of_the_batch_also_those_that_it_a
 
 
 def test_a_part_of_the_prompts_has_the_samples_of_these_alone() -> None:
-    view = view_of([{"text": "a", "sampling": {"n": n}} for n in (1, 1, 4, 4)], Served(batch=8))
+    view = view_of([{"text": "a", "sampling": {"n": n}} for n in (1, 1, 4, 4)], ServedModel(batch=8))
     assert [view.part(0, 2).at_once(), view.part(2, 4).at_once(), view.take([3, 2]).at_once()] == [8, 2, 2]
     assert view_of(["a"]).at_once() is None
 
@@ -227,5 +227,5 @@ def test_a_swap_is_made_only_where_rounding_cannot_make_up_what_it_saves(experts
     likely = np.zeros((4, experts), np.float32)
     likely[::2, 0] = likely[1::2, 1] = 0.09
     saved = 4 * 0.09**2 / 2
-    assert LEAST_SAVED < saved < ROUNDING * 15_000
+    assert MIN_SAVED < saved < ROUNDING * 15_000
     assert (best_swaps(1 - likely, 2).tolist() != [0, 1, 2, 3]) == swapped

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from orderproof.job.spec import OrderSpec
-from orderproof.orders.greedy import fewest_new
+from orderproof.orders.greedy import greedy_order
 from orderproof.orders.order import OrderError
 from orderproof.orders.registry import expert_friendly_order, make_order
 from tests.support.routed import Routed, make_routed
@@ -28,16 +28,16 @@ def sets(*members: tuple[int, ...], experts: int = 8) -> np.ndarray:
 
 
 def test_the_next_one_brings_the_fewest_new_experts() -> None:
-    row = fewest_new([sets((0, 1), (4, 5), (0, 2), (0, 1), (2, 3))], beside=2)
+    row = greedy_order([sets((0, 1), (4, 5), (0, 2), (0, 1), (2, 3))], beside=2)
     assert row.tolist() == [0, 3, 2, 4, 1]
 
 
 def test_what_no_longer_runs_does_not_count() -> None:
     likely = sets((0, 1), (2, 3, 4), (0, 1, 2))
-    assert fewest_new([likely[[1, 0, 2]]], beside=5).tolist() == [1, 2, 0]
+    assert greedy_order([likely[[1, 0, 2]]], beside=5).tolist() == [1, 2, 0]
     random = np.random.default_rng(0)
     rows = (random.random((60, 12)) < 0.4).astype(np.float32) * 0.7
-    assert not np.array_equal(fewest_new([rows], 2), fewest_new([rows], 30))
+    assert not np.array_equal(greedy_order([rows], 2), greedy_order([rows], 30))
 
 
 def test_it_is_the_plain_rule_recomputed_at_every_place() -> None:
@@ -48,25 +48,25 @@ def test_it_is_the_plain_rule_recomputed_at_every_place() -> None:
         idle = np.prod(1 - np.minimum(likely[sent[-3:]], 0.99).astype(float), axis=0)
         sent.append(min(left, key=lambda i: (round(float(likely[i] @ idle), 9), i)))
         left.remove(sent[-1])
-    assert fewest_new([likely], beside=3, pool=40).tolist() == sent
+    assert greedy_order([likely], beside=3, pool=40).tolist() == sent
 
 
 def test_equal_prompts_keep_the_order_in_which_they_were_offered() -> None:
-    assert fewest_new([np.full((9, 4), 0.5, np.float32)], beside=3, pool=9).tolist() == list(range(9))
+    assert greedy_order([np.full((9, 4), 0.5, np.float32)], beside=3, pool=9).tolist() == list(range(9))
 
 
 @pytest.mark.parametrize("pool", [1, 3, 7, 100])
 def test_every_prompt_is_sent_once_whatever_the_pool(pool: int) -> None:
     likely = np.random.default_rng(2).random((50, 6)).astype(np.float32)
-    row = fewest_new(iter([likely[:13], likely[13:]]), beside=4, pool=pool)
+    row = greedy_order(iter([likely[:13], likely[13:]]), beside=4, pool=pool)
     assert sorted(row.tolist()) == list(range(50))
-    assert np.array_equal(row, fewest_new([likely], beside=4, pool=pool)), "chunks change nothing"
+    assert np.array_equal(row, greedy_order([likely], beside=4, pool=pool)), "chunks change nothing"
     behind = [max(0, place - k) for k, place in enumerate(row.tolist())]
     assert max(behind) < pool, "nobody is taken before it was offered"
 
 
 def test_nothing_is_in_an_empty_row() -> None:
-    assert fewest_new([], beside=3).tolist() == []
+    assert greedy_order([], beside=3).tolist() == []
 
 
 @pytest.mark.parametrize("signal", ["predicted", "fingerprint"])

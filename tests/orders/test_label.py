@@ -22,7 +22,7 @@ def test_a_grouped_file_stays_as_it_is() -> None:
 
 def test_the_first_missing_label_is_named_with_line_and_id() -> None:
     view = PromptView(["a", "b", "c"], ["x", None, None], str, lines=[1, 3, 4], source="data/prompts.jsonl")
-    with pytest.raises(OrderError, match=r"data/prompts\.jsonl, line 3 \(id 'b'\).*like 1 more prompts"):
+    with pytest.raises(OrderError, match=r"data/prompts\.jsonl, line 3 \(id 'b'\).*and 1 more prompts"):
         make_order(OrderSpec(method="label"), view, "md5")
 
 

@@ -91,7 +91,7 @@ def test_the_hash_of_a_list_tells_lists_apart() -> None:
     ("arguments", "told"),
     [
         ({"method": "clusters"}, "did you mean 'cluster'"),
-        ({"method": "xyz"}, "there are file, shuffled"),
+        ({"method": "xyz"}, "choose one of file, shuffled"),
         ({"window": 1}, "window"),
         ({"seed": -1}, "seed"),
         ({"clusters": 1}, "clusters"),

@@ -194,7 +194,7 @@ def test_what_the_order_needs_and_a_row_lacks_is_named(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "in.jsonl", [{"id": "a", "text": "x", "label": "l"}, {"id": "b"}])
     with pytest.raises(OrderError, match=r"in\.jsonl, line 2 \(id 'b'\): no text"):
         reorder_file(source, tmp_path / "out.jsonl", LENGTH)
-    with pytest.raises(OrderError, match=r"in\.jsonl, line 2 \(id 'b'\) lacks a `label`"):
+    with pytest.raises(OrderError, match=r"in\.jsonl, line 2 \(id 'b'\) has no `label`"):
         reorder_file(source, tmp_path / "out.jsonl", LABEL)
     reorder_file(source, tmp_path / "out.jsonl", SHUFFLED)
 

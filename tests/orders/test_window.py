@@ -105,7 +105,7 @@ def test_what_clusters_carry_stops_growing(some_prompts: Make) -> None:
     windows, sizes, prompts = Windows(spec("cluster", 256, clusters=4)), [], some_prompts(7 * 256)
     for start in range(0, len(prompts), 256):
         windows.add(view_of(prompts[start : start + 256]))
-        sizes.append(sum(array.nbytes for array in windows.carried.arrays.values()))
+        sizes.append(sum(array.nbytes for array in windows.state.arrays.values()))
     learning = LEARNING_PROMPTS // 256 - 1
     assert sizes[:learning] == sorted(sizes[:learning])
     assert set(sizes[learning:]) == {sizes[-1]}
@@ -120,16 +120,16 @@ def test_where_a_fold_stands_is_the_same_when_read_again(some_prompts: Make, tmp
         write_windows(tmp_path / "windows", windows)
         again = read_windows(tmp_path / "windows", windows.spec)
         assert (again.prompts, again.parameters, again.seeds) == (prompts, windows.parameters, windows.seeds)
-        assert (again.carried.windows, again.carried.last) == (windows.carried.windows, windows.carried.last)
-        assert again.carried.arrays.keys() == windows.carried.arrays.keys()
-        assert all(np.array_equal(again.carried.arrays[name], kept) for name, kept in windows.carried.arrays.items())
+        assert (again.state.windows, again.state.last_rank) == (windows.state.windows, windows.state.last_rank)
+        assert again.state.arrays.keys() == windows.state.arrays.keys()
+        assert all(np.array_equal(again.state.arrays[name], kept) for name, kept in windows.state.arrays.items())
 
 
 def test_a_window_of_no_prompts_changes_no_rank() -> None:
     windows = Windows(spec("label", 4))
     windows.add(view_of([{"text": "x", "label": "a"}]))
     assert windows.add(view_of([])).tolist() == []
-    assert windows.carried.last == 0
+    assert windows.state.last_rank == 0
 
 
 @pytest.mark.parametrize("kept", [0, 10, -10])

@@ -10,7 +10,7 @@ from orderproof.orders.view import view_of
 from orderproof.signals import lexical, registry
 from orderproof.signals.lexical import features
 from orderproof.signals.registry import READ_CHARACTERS
-from orderproof.signals.served_model import UNKNOWN
+from orderproof.signals.served_model import UNKNOWN_MODEL
 
 
 def test_rows_have_unit_length_and_products_between_0_and_1() -> None:
@@ -53,19 +53,17 @@ def test_the_products_are_those_of_the_librarys_own_trigrams_within_words(
     assert np.allclose((rows @ rows.T).toarray(), roots @ roots.T, atol=1e-6)
 
 
-def test_chunks_change_nothing_and_progress_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     view = view_of([f"text number {i}" for i in range(10)])
-    signal = registry.load(OrderSpec(signal="lexical"), UNKNOWN)
-    whole = registry.stacked(registry.features(signal, view))
-    told: list[tuple[int, int | None]] = []
+    signal = registry.load(OrderSpec(signal="lexical"), UNKNOWN_MODEL)
+    whole = registry.stack(registry.features(signal, view))
     monkeypatch.setattr(registry, "CHUNK_PROMPTS", 4)
-    chunks = registry.features(signal, view, progress=lambda done, total: told.append((done, total)))
-    assert (whole != registry.stacked(chunks)).nnz == 0
-    assert told == [(4, 10), (8, 10), (10, 10)]
+    chunks = registry.features(signal, view)
+    assert (whole != registry.stack(chunks)).nnz == 0
 
 
 def test_only_the_beginning_of_a_huge_text_is_read() -> None:
     huge = "word " * 2_000_000
-    signal = registry.load(OrderSpec(signal="lexical"), UNKNOWN)
+    signal = registry.load(OrderSpec(signal="lexical"), UNKNOWN_MODEL)
     rows = signal(view_of([huge, huge[:READ_CHARACTERS]]), range(2))
     assert (rows[0] != rows[1]).nnz == 0

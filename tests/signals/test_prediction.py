@@ -21,7 +21,7 @@ from orderproof.signals.prediction import (
     write_predictor,
 )
 from orderproof.signals.registry import SignalError
-from orderproof.signals.served_model import UNKNOWN
+from orderproof.signals.served_model import UNKNOWN_MODEL
 from tests.support.routed import EXPERTS, LAYERS, TOP_K, Routed, fitted, make_routed
 
 
@@ -126,7 +126,7 @@ def test_too_few_routes_and_routes_of_strange_prompts_are_told(routed: Routed, t
 
 def test_without_routes_the_way_to_get_them_is_told(routed: Routed, tmp_path: Path) -> None:
     with pytest.raises(SignalError, match="orderproof capture JOB"):
-        predictor_of(UNKNOWN, "predicted")
+        predictor_of(UNKNOWN_MODEL, "predicted")
     with pytest.raises(SignalError, match=r"predictor\.npz does not exist: `orderproof capture JOB` makes it"):
         predictor_of(replace(routed.served, routes=tmp_path / "routes.parquet"), "predicted")
 

@@ -16,7 +16,7 @@ from orderproof.routing.routes_writer import write_routes
 from orderproof.signals import registry
 from orderproof.signals.prediction import features_of, predictor_of
 from orderproof.signals.registry import SignalError
-from orderproof.signals.served_model import Served
+from orderproof.signals.served_model import ServedModel
 from tests.support.routed import EXPERTS, LAYERS, Routed, make_routed
 
 
@@ -27,7 +27,7 @@ def routed(tmp_path_factory: pytest.TempPathFactory) -> Routed:
 
 def rows_of(routed: Routed, signal: str) -> np.ndarray:
     spec = OrderSpec.model_validate({"signal": signal})
-    rows: np.ndarray = registry.stacked(registry.features(registry.load(spec, routed.served), routed.view))
+    rows: np.ndarray = registry.stack(registry.features(registry.load(spec, routed.served), routed.view))
     return rows
 
 
@@ -79,7 +79,7 @@ def test_routes_that_do_not_say_of_which_texts_they_are_are_told(routed: Routed,
 
 
 def test_it_is_said_how_many_fingerprints_are_real(routed: Routed, caplog: pytest.LogCaptureFixture) -> None:
-    registry.forget()
+    registry.clear_caches()
     with caplog.at_level(logging.INFO):
         rows_of(routed, "fingerprint")
     assert "routes of 80 prompts are known; those of others are foretold" in caplog.text
@@ -103,4 +103,4 @@ def test_torn_routes_are_told(routed: Routed, tmp_path: Path) -> None:
 @pytest.mark.parametrize("signal", ["predicted", "fingerprint", "observed"])
 def test_a_model_alone_is_not_enough(routed: Routed, signal: str) -> None:
     with pytest.raises(SignalError, match=f"'{signal}' rests on captured routes"):
-        registry.load(OrderSpec.model_validate({"signal": signal}), Served(routed.served.model))
+        registry.load(OrderSpec.model_validate({"signal": signal}), ServedModel(routed.served.model))

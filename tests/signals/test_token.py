@@ -16,7 +16,7 @@ from orderproof.prompts.tokenization import tokenize
 from orderproof.signals import registry, token
 from orderproof.signals.embedding_table import EmbeddingTable
 from orderproof.signals.registry import SignalError
-from orderproof.signals.served_model import UNKNOWN, Served
+from orderproof.signals.served_model import UNKNOWN_MODEL, ServedModel
 from orderproof.signals.token import leading_directions, mean_embeddings
 from tests.signals.test_embedding_table import save
 from tests.support.tiny_tokenizer import job_of, save_model
@@ -33,8 +33,8 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def rows_of(view: PromptView, served: Served) -> np.ndarray:
-    rows: np.ndarray = registry.stacked(registry.features(registry.load(BY_TOKENS, served), view))
+def rows_of(view: PromptView, served: ServedModel) -> np.ndarray:
+    rows: np.ndarray = registry.stack(registry.features(registry.load(BY_TOKENS, served), view))
     return rows
 
 
@@ -53,7 +53,7 @@ def test_tokens_in_any_order_make_the_same_row_and_other_prompts_change_nothing(
 
 
 def test_texts_are_read_by_the_models_own_tokenizer(model: Path) -> None:
-    rows = rows_of(view_of(["ab", "ba", "no", ""]), Served(model))
+    rows = rows_of(view_of(["ab", "ba", "no", ""]), ServedModel(model))
     assert rows.shape == (4, 16)
     assert np.allclose(rows[0], rows[1], atol=1e-6)
     assert rows[0] @ rows[2] < 0.9
@@ -63,14 +63,14 @@ def test_texts_are_read_by_the_models_own_tokenizer(model: Path) -> None:
 def test_prompts_that_are_tokenized_already_are_taken_as_they_are(model: Path, tmp_path: Path) -> None:
     job = job_of(tmp_path / "p.jsonl", model)
     tokenized = tokenize(job, [Prompt("a", "some text"), Prompt("b", "another")])
-    rows = rows_of(view_of(tokenized, Served.by(job)), Served.by(job))
+    rows = rows_of(view_of(tokenized, ServedModel.of_job(job)), ServedModel.of_job(job))
     ids = [tokenized.token_ids(i) for i in range(2)]
     assert rows.tobytes() == mean_embeddings(ids, TABLE).tobytes()
 
 
 def test_a_model_is_needed(model: Path) -> None:
     with pytest.raises(SignalError, match=r"--model FOLDER.*lexical"):
-        registry.load(BY_TOKENS, UNKNOWN)
+        registry.load(BY_TOKENS, UNKNOWN_MODEL)
     order = expert_friendly_order(["ab", "no", "ba"], signal="token", model=model, clusters=2)
     assert order.parameters == {"clusters": 2, "signal": "token"}
     assert np.abs(np.diff(order.inverse()[[0, 2]])) == 1
@@ -79,7 +79,7 @@ def test_a_model_is_needed(model: Path) -> None:
 def test_another_models_tokenizer_is_told(model: Path, tmp_path: Path) -> None:
     save(tmp_path / "short" / "model.safetensors", model__embed_tokens__weight=TABLE[:20])
     with pytest.raises(SignalError, match=r"has 20 rows, and a prompt has the token id .* another model's"):
-        rows_of(view_of(["some text"]), Served(tmp_path / "short", model))
+        rows_of(view_of(["some text"]), ServedModel(tmp_path / "short", model))
 
 
 def test_a_folder_without_a_tokenizer_is_told(model: Path, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_folder_without_a_tokenizer_is_told(model: Path, tmp_path: Path) -> No
     (tmp_path / "broken" / "tokenizer.json").write_text("{}")
     for folder in ("bare", "broken"):
         with pytest.raises(SignalError, match=f"{folder}: holds no usable tokenizer"):
-            rows_of(view_of(["some text"]), Served(model, tmp_path / folder))
+            rows_of(view_of(["some text"]), ServedModel(model, tmp_path / folder))
 
 
 def test_a_wide_table_keeps_the_directions_in_which_its_rows_differ() -> None:
@@ -120,13 +120,13 @@ def test_bfloat16_rows_in_blocks_are_the_whole_table(monkeypatch: pytest.MonkeyP
 def test_padding_and_truncation_in_a_tokenizers_file_count_for_nothing_as_in_the_engine(model: Path) -> None:
     from tokenizers import Tokenizer
 
-    before = rows_of(view_of(["ab", "a longer text than that"]), Served(model))
+    before = rows_of(view_of(["ab", "a longer text than that"]), ServedModel(model))
     asks = Tokenizer.from_file(str(model / "tokenizer.json"))
     asks.enable_padding(length=64)
     asks.enable_truncation(3)
     asks.save(str(model / "tokenizer.json"))
-    registry.forget()
-    assert rows_of(view_of(["ab", "a longer text than that"]), Served(model)).tobytes() == before.tobytes()
+    registry.clear_caches()
+    assert rows_of(view_of(["ab", "a longer text than that"]), ServedModel(model)).tobytes() == before.tobytes()
 
 
 def test_a_token_whose_embedding_is_no_number_spoils_the_prompts_that_have_it_alone() -> None:

@@ -17,7 +17,7 @@ from orderproof.prompts.tokenization import tokenize
 from orderproof.routing.routes import Routes, RoutesRecord, text_digest
 from orderproof.routing.routes_writer import write_routes
 from orderproof.signals.prediction import Predictor, fit, predictor_path, write_predictor
-from orderproof.signals.served_model import ROUTES_FILE, Served
+from orderproof.signals.served_model import ROUTES_FILE, ServedModel
 from tests.signals.test_embedding_table import save
 from tests.support.tiny_tokenizer import TEMPLATE, job_of, save_model
 
@@ -38,7 +38,7 @@ KINDS = ("aeiou", "bcdfg")  # of what letters a kind's words are made
 class Routed:
     """A folder with a model, prompts, their routes and the predictor fitted on them."""
 
-    served: Served
+    served: ServedModel
     prompts: list[dict[str, Any]]
 
     @property
@@ -69,7 +69,7 @@ def make_routed(
     if chat_template_args is not None:
         prompts = [{**prompt, "text": [{"role": "user", "content": prompt["text"]}]} for prompt in prompts]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(prompt) + "\n" for prompt in prompts))
-    served = Served(folder / "model", None, folder / ROUTES_FILE)
+    served = ServedModel(folder / "model", None, folder / ROUTES_FILE)
     record = RoutesRecord(
         model=fingerprint(folder / "model"),
         dataset_md5=md5_of(folder / "prompts.jsonl"),
