@@ -24,10 +24,8 @@ from orderproof.job.sampling import MAX_COUNT, REFUSED_SAMPLING, is_count
 from orderproof.job.spec import BESIDE_THE_JOBS, EngineSpec, Job, JobError
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-# Folders beside the jobs' own, and the key that lies under every job.
-RESERVED_NAMES = frozenset(
-    {"models", "placebo", "validation", "routing", "lossy", "plan", "generate", "baseline", "defaults"}
-)
+# data/models holds the models; `defaults` is a key beside the jobs' own in `reporting` and `generate`.
+RESERVED_NAMES = frozenset({"models", "defaults"})
 IN_THE_JOB_ITSELF = ("prompts", "model")  # dvc.yaml reads `${item.prompts}`, and DVC knows no defaults
 
 

@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from orderproof.job.errors import OrderproofError
 from orderproof.job.looks import Looks
+from orderproof.job.paths import JobPaths
 
 _NO_ARGUMENT = re.compile("[\0\ud800-\udfff]")  # what no process can be given: NUL and halves of surrogate pairs
 SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
@@ -225,11 +226,16 @@ class Job(_Strict):
         return self.root / (self.tokenizer or self.model)
 
     @property
+    def paths(self) -> JobPaths:
+        """Where this job's files are."""
+        return JobPaths(self.root, self.name)
+
+    @property
     def data_dir(self) -> Path:
         """data/<job>: the chosen order and the job's outputs."""
-        return self.root / "data" / self.name
+        return self.paths.data_dir
 
     @property
     def reports_dir(self) -> Path:
-        """reports/<job>: the evidence of every trial."""
-        return self.root / "reports" / self.name
+        """reports/<job>: the records and evidence of all runs."""
+        return self.paths.reports_dir

@@ -412,11 +412,6 @@ def test_a_lossy_routing_is_accepted_job_by_job(tmp_path: Path) -> None:
         "été",
         "a" * 65,
         "models",
-        "placebo",
-        "validation",
-        "routing",
-        "lossy",
-        "baseline",
         "defaults",
     ],
 )
@@ -425,8 +420,8 @@ def test_a_name_that_cannot_be_a_folder_is_refused(tmp_path: Path, name: str) ->
 
 
 def test_names_of_numbers_letters_and_dashes_are_taken(tmp_path: Path) -> None:
-    read = load_jobs(written(tmp_path, {"jobs": {"2024": JOB, "a_b-c": JOB, "a" * 64: JOB}}))
-    assert list(read) == ["2024", "a_b-c", "a" * 64]
+    names = ["2024", "a_b-c", "a" * 64, "validation", "plan"]
+    assert sorted(load_jobs(written(tmp_path, {"jobs": dict.fromkeys(names, JOB)}))) == sorted(names)
 
 
 @pytest.mark.parametrize("name", ["2024", "1.5", "true", "null"])
