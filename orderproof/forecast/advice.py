@@ -55,15 +55,15 @@ def advise(
     again = " for the same prompts again" if best.name in _remembering(forecast) else ""
     said = f"the best order{again}, {best.name}, is predicted to gain {interval(best)} over shuffled"
     more, _, most = over(best, today)
-    if max(best.gain, more) < rule.worthwhile:
-        likely = "below" if max(best.high, most) < rule.worthwhile else "most likely below"
-        return Advice("don't", f"{said}: {likely} the {rule.worthwhile:.0%} that is worth while", best.name)
-    if more < rule.worthwhile:
+    if max(best.gain, more) < rule.min_effect:
+        likely = "below" if max(best.high, most) < rule.min_effect else "most likely below"
+        return Advice("don't", f"{said}: {likely} the minimum effect of {rule.min_effect:.0%}", best.name)
+    if more < rule.min_effect:
         return Advice("don't", f"{said}, but today's order ({today.name}) has {interval(today)} already", best.name)
     if detectable is not None and more < detectable:
         seen = f"the smallest gain that a trial detects here is {detectable:.1%}"
         return Advice("don't", f"{said} and {signed(more)} over today's order ({today.name}), and {seen}", best.name)
-    if best.gain < rule.worthwhile:
+    if best.gain < rule.min_effect:
         said += f", and {signed(more)} over today's order ({today.name}), which loses"
     return Advice("measure", said, best.name)
 

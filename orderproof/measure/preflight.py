@@ -81,8 +81,8 @@ def foretold_refusal(foretold: StoredPrediction | None, rule: Rule, detectable: 
     if foretold is None or foretold.captured_share < 1:
         return None
     said = f"the candidate is predicted to gain {with_interval(foretold.gain, foretold.low, foretold.high)}"
-    if foretold.high < rule.worthwhile:
-        return f"{said}, surely below the {100 * rule.worthwhile:g}% that is worth while (`orderproof plan` says how)"
+    if foretold.high < rule.min_effect:
+        return f"{said}, surely below the minimum effect of {100 * rule.min_effect:g}% (`orderproof plan` says how)"
     if detectable is not None and foretold.gain < detectable:
         return f"{said}, and the smallest gain that a trial detects here is {detectable:.1%}"
     return None

@@ -42,7 +42,7 @@ class Rule(BaseModel):
     alpha: Annotated[float, Field(gt=0, lt=0.5)] = 0.025  # one-sided, of all looks together
     looks: Looks = (5, 10)  # blocks at which a verdict may be given
     margin: Annotated[float, Field(ge=0)] = 0.01  # promote only a gain that is surely above it
-    worthwhile: Annotated[float, Field(gt=0)] = 0.03  # keep when the gain is surely below it
+    min_effect: Annotated[float, Field(gt=0)] = 0.03  # keep when the gain is surely below it
     outputs: Literal["proven", "not_worse"] = "not_worse"
 
 
@@ -86,9 +86,9 @@ class Estimate:
         """The lower bound is above the margin."""
         return np.asarray(self.low > math.log1p(rule.margin))
 
-    def surely_not_worthwhile(self, rule: Rule) -> NDArray[np.bool_]:
-        """The one-sided 95 % upper bound is below the worthwhile gain."""
-        return np.asarray(self.upper95 < math.log1p(rule.worthwhile))
+    def surely_below_min_effect(self, rule: Rule) -> NDArray[np.bool_]:
+        """The one-sided 95 % upper bound is below the minimum effect."""
+        return np.asarray(self.upper95 < math.log1p(rule.min_effect))
 
 
 def estimate(log_ratios: NDArray[np.float64], rule: Rule) -> Estimate:
@@ -188,8 +188,8 @@ def _weigh(seen: Estimate, flips: float, rule: Rule, outputs: OutputChange | Non
         return "promote", f"{fast}. {about_outputs}"
     if standing == "worse":
         return "keep", f"{about_outputs} {gain}."
-    if seen.surely_not_worthwhile(rule):
-        return "keep", f"{gain}, surely below the worthwhile {_percent(rule.worthwhile)}."
+    if seen.surely_below_min_effect(rule):
+        return "keep", f"{gain}, surely below the minimum effect of {_percent(rule.min_effect)}."
     if faster:
         return "inconclusive", f"{fast}, but the outputs do not meet the policy `{rule.outputs}`. {about_outputs}"
     if seen.blocks < rule.looks[-1]:
@@ -197,7 +197,7 @@ def _weigh(seen: Estimate, flips: float, rule: Rule, outputs: OutputChange | Non
     if above:
         return "inconclusive", f"{fast}, but the sign-flip test gives p = {flips:.3f}, above {SIGN_FLIP_LIMIT}."
     between = f"neither surely above the margin of {_percent(rule.margin)}"
-    return "inconclusive", f"{gain}, {between} nor surely below the worthwhile {_percent(rule.worthwhile)}."
+    return "inconclusive", f"{gain}, {between} nor surely below the minimum effect of {_percent(rule.min_effect)}."
 
 
 def _outputs_standing(outputs: OutputChange | None, rule: Rule) -> tuple[Literal["allowed", "unproven", "worse"], str]:

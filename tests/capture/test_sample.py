@@ -42,7 +42,7 @@ def test_labels_are_the_groups_where_every_prompt_has_one() -> None:
 def test_without_labels_that_tell_prompts_apart_clusters_are(labels: list[str | None]) -> None:
     prompts = prompts_of(["code", "law", "maths"] * 4)
     prompts.labels[:] = labels
-    kind, groups = groups_of(prompts, OrderSpec(clusters=3, embedding="lexical"))
+    kind, groups = groups_of(prompts, OrderSpec(clusters=3, signal="lexical"))
     assert kind == "cluster"
     assert [len(set(groups[start::3])) for start in range(3)] == [1, 1, 1]
     assert len(set(groups)) == 3

@@ -95,8 +95,8 @@ def test_an_order_that_remembers_a_sample_counts_by_the_prompts_that_it_does_not
 @pytest.mark.parametrize(
     ("gain", "today", "detectable", "reason"),
     [
-        (0.005, 0.0, None, "+2.5%) over shuffled: below the 3%"),
-        (0.02, 0.0, None, "most likely below the 3%"),
+        (0.005, 0.0, None, "+2.5%) over shuffled: below the minimum effect of 3%"),
+        (0.02, 0.0, None, "most likely below the minimum effect of 3%"),
         (0.06, 0.0, 0.08, "the smallest gain that a trial detects here is 8.0%"),
         (0.20, 0.19, None, "but today's order (label, promoted by trial T) has +19.0%"),
         (0.155, 0.10, 0.08, "and +5.0% over today's order (label, promoted by trial T), and the smallest gain"),

@@ -75,7 +75,7 @@ def test_a_prediction_without_its_interval_refuses_nothing(tmp_path: Path, inter
 @pytest.mark.parametrize(
     ("gain", "high", "detectable", "reason"),
     [
-        (0.01, 0.02, None, "surely below the 3%"),
+        (0.01, 0.02, None, "surely below the minimum effect of 3%"),
         (0.05, 0.06, 0.08, "the smallest gain that a trial detects here is 8.0%"),
         (0.05, 0.06, 0.04, None),
         (0.02, 0.04, None, None),
@@ -89,9 +89,9 @@ def test_a_trial_that_was_foretold_to_show_nothing_is_refused(
     assert reason is None or reason in (refusal or "")
 
 
-def test_the_worthwhile_gain_is_told_as_it_was_registered() -> None:
-    refusal = foretold_refusal(StoredPrediction(gain=0.01, low=0.0, high=0.02), Rule(worthwhile=0.025), None)
-    assert "surely below the 2.5% " in (refusal or "")
+def test_the_minimum_effect_is_told_as_it_was_registered() -> None:
+    refusal = foretold_refusal(StoredPrediction(gain=0.01, low=0.0, high=0.02), Rule(min_effect=0.025), None)
+    assert "below the minimum effect of 2.5% " in (refusal or "")
 
 
 def test_a_prediction_from_a_sample_is_a_low_one_and_refuses_nothing() -> None:

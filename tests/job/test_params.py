@@ -61,7 +61,7 @@ def test_the_projects_own_configuration_is_read() -> None:
 def test_what_a_job_leaves_out_has_the_documented_default(tmp_path: Path) -> None:
     job = one(tmp_path)
     assert (job.order.method, job.order.window, job.outputs) == ("cluster", None, "not_worse")
-    assert (job.measure.looks, job.measure.alpha, job.measure.margin, job.measure.worthwhile) == (
+    assert (job.measure.looks, job.measure.alpha, job.measure.margin, job.measure.min_effect) == (
         None,
         0.025,
         0.01,
@@ -295,8 +295,8 @@ def test_what_may_be_published_is_never_guessed(tmp_path: Path, value: Any) -> N
 
 
 def test_a_whole_number_is_good_where_a_fraction_may_stand(tmp_path: Path) -> None:
-    job = one(tmp_path, measure={"worthwhile": 1, "validity": {"repeats": 5}}, **engine(start_timeout_s=60))
-    assert (job.measure.worthwhile, job.measure.validity.repeats, job.engine.start_timeout_s) == (1.0, 5, 60.0)
+    job = one(tmp_path, measure={"min_effect": 1, "validity": {"repeats": 5}}, **engine(start_timeout_s=60))
+    assert (job.measure.min_effect, job.measure.validity.repeats, job.engine.start_timeout_s) == (1.0, 5, 60.0)
 
 
 def test_a_word_of_the_command_may_be_a_number(tmp_path: Path) -> None:
@@ -459,7 +459,7 @@ def test_what_the_file_itself_tells_is_no_key_of_a_job(tmp_path: Path, key: str)
 
 
 def test_a_number_that_is_not_finite_is_refused(tmp_path: Path) -> None:
-    for key in ("margin", "worthwhile"):
+    for key in ("margin", "min_effect"):
         told = refusal_of(tmp_path, measure={key: float("inf")})
         assert f"jobs.it.measure.{key}: Input should be a finite number" in told
 

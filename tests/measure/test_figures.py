@@ -54,7 +54,7 @@ def test_every_block_is_a_dot_at_its_own_gain(tmp_path: Path) -> None:
     np.testing.assert_allclose(dots.get_xdata(), 100 * np.expm1(verdict.log_ratios))
     np.testing.assert_allclose(interval.get_xdata(), [100 * verdict.gain_low, 100 * verdict.gain_high])
     legend = [text.get_text() for text in axes.figure.legends[0].get_texts()]
-    assert legend[:3] == ["no gain", "margin 1 %", "worthwhile 3 %"]
+    assert legend[:3] == ["no gain", "margin 1 %", "minimum effect 3 %"]
     assert legend[3].startswith("detectable ")
 
 

@@ -80,7 +80,7 @@ def test_every_further_trial_of_a_question_has_half_the_alpha(tmp_path: Path, ea
         {"measure": {"margin": 0.0}},
         {"measure": {"metric": "throughput_tok_s"}},
         {"measure": {"prompts": 64}},
-        {"measure": {"worthwhile": 0.5}},
+        {"measure": {"min_effect": 0.5}},
         {"measure": {"seed": 7}},
         {"measure": {"looks": [7, 14]}},
         {"measure": {"validity": {"repeats": 0}}},
@@ -430,5 +430,5 @@ def test_what_was_foretold_is_registered_and_may_refuse(tmp_path: Path) -> None:
     )
     assert registered(planned(tmp_path, foretold=much)).foretold == much
     assert planned(tmp_path, foretold=much).refusal is None
-    assert "surely below the 3%" in (planned(tmp_path, foretold=little).refusal or "")
+    assert "surely below the minimum effect of 3%" in (planned(tmp_path, foretold=little).refusal or "")
     assert planned(tmp_path, foretold=little, placebo=True).refusal is None

@@ -125,13 +125,13 @@ def test_a_sure_gain_with_outputs_as_reshuffling_is_promoted() -> None:
     assert "margin of 1 %" in verdict.reason
 
 
-def test_a_gain_surely_not_worthwhile_keeps_the_current_order() -> None:
+def test_a_gain_surely_below_min_effect_keeps_the_current_order() -> None:
     verdict = verdict_of(NO_GAIN)
     assert (verdict.verdict, verdict.exit_code) == ("keep", 10)
-    assert "surely below the worthwhile 3 %" in verdict.reason
+    assert "surely below the minimum effect of 3 %" in verdict.reason
 
 
-def test_a_sure_gain_below_the_worthwhile_one_is_still_promoted() -> None:
+def test_a_sure_gain_below_the_minimum_effect_is_still_promoted() -> None:
     verdict = verdict_of([math.log1p(0.02) + d / 10 for d in NO_GAIN])
     assert verdict.verdict == "promote"
     assert verdict.gain_upper95 is not None
@@ -152,7 +152,7 @@ def test_nothing_sure_before_the_last_look_asks_for_more_blocks() -> None:
 def test_nothing_sure_at_the_last_look_is_inconclusive() -> None:
     verdict = verdict_of(UNCLEAR)
     assert (verdict.verdict, verdict.exit_code, verdict.look) == ("inconclusive", 11, 2)
-    assert "neither surely above the margin of 1 % nor surely below the worthwhile 3 %" in verdict.reason
+    assert "neither surely above the margin of 1 % nor surely below the minimum effect of 3 %" in verdict.reason
 
 
 @pytest.mark.parametrize("n", [0, 1, 4, 6, 9])

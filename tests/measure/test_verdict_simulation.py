@@ -100,7 +100,7 @@ class Procedure:
     peek: bool = False  # judge after every block from the third on, with the t of the looks
     windows: int = 1  # parts of a pass, each counted as a pass
     bound: float | None = None  # a one-sided bound of this confidence in place of the looks' t
-    keep_confidence: float | None = None  # of the upper bound that must lie below the worthwhile gain
+    keep_confidence: float | None = None  # of the upper bound that must lie below the minimum effect
 
 
 METHOD = Procedure()
@@ -173,7 +173,7 @@ def run_to_the_end(d: Floats, rule: Rule, procedure: Procedure = METHOD) -> Outc
         seen = judged(so_far, rule, procedure)
         faster = running & seen.surely_faster(rule)
         faster[faster] = flips_allow(so_far[faster])
-        slow = running & ~faster & seen.surely_not_worthwhile(rule)
+        slow = running & ~faster & seen.surely_below_min_effect(rule)
         blocks[running], low[running], high[running] = n, seen.low[running], seen.high[running]
         promoted |= faster
         kept |= slow

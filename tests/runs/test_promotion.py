@@ -29,7 +29,7 @@ SORTED = np.array([0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11])
 PROMOTE = Verdict(
     verdict="promote", reason="surely faster", exit_code=0, blocks=5, gain=0.183, gain_low=0.15, gain_high=0.21
 )
-KEEP = Verdict(verdict="keep", reason="surely not worthwhile", exit_code=10, blocks=5, gain=0.002)
+KEEP = Verdict(verdict="keep", reason="surely below the minimum effect", exit_code=10, blocks=5, gain=0.002)
 
 
 @pytest.fixture
