@@ -28,12 +28,13 @@ import recipe
 
 from orderproof.forecast.candidates import GROUPING
 from orderproof.forecast.order_cross_validation import oracle
-from orderproof.forecast.planning import loads_of
+from orderproof.forecast.planning import requests_of
 from orderproof.forecast.prediction import Prediction, predict
 from orderproof.forecast.step_cost_store import read_costs
 from orderproof.job.formatting import signed, with_interval
 from orderproof.job.model import read_model
 from orderproof.job.spec import Job, OrderSpec, SignalName
+from orderproof.measure.plan import restrict
 from orderproof.orders.order import Order
 from orderproof.routing.route_source import captured_routes
 from orderproof.routing.routes import Routes, open_routes
@@ -116,18 +117,19 @@ def routes_of(job: Job, prompts: arms.Prompts) -> Routes:
 
 
 def _foretold(
-    job: Job, prompts: arms.Prompts, orders: dict[str, Order | None], setting: EngineShape
+    job: Job, prompts: arms.Prompts, orders: dict[str, Order | None], shape: EngineShape
 ) -> dict[str, Prediction]:
-    """By name; empty where nothing was captured. Costs at another batch size are those of the nearest one timed."""
+    """Of the captured prompts, by name; empty where there are none. At other batch sizes, the nearest timed costs."""
     known = read_costs(job, read_model(job.model_path, job.model))
     if known is None:
         return {}
-    tokenized = prompts.tokenized
     with routes_of(job, prompts) as routes:
-        source = captured_routes(routes, tokenized.ids)
-        loads = loads_of(job, tokenized, routes, source)
-        sent = {name: order.permutation for name, order in orders.items() if order is not None}
-        predictions, _ = predict(sent, loads, source, setting, known.costs, known.expert_ms_error)
+        places = np.array([k for k, prompt_id in enumerate(prompts.tokenized.ids) if prompt_id in routes.place])
+        sample = prompts.tokenized.take(places)
+        source = captured_routes(routes, sample.ids)
+        requests = requests_of(job, sample, source)
+        sent = {name: restrict(order, places).permutation for name, order in orders.items() if order is not None}
+        predictions, _ = predict(sent, requests, source, shape, known.costs, known.expert_ms_error)
     return {one.name: one for one in predictions}
 
 

@@ -16,8 +16,7 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-
-from orderproof.routing.published import (
+from published import (
     DOMAINS,
     GPT_OSS_EVEN,
     GPT_OSS_UNEVEN,
@@ -29,10 +28,11 @@ from orderproof.routing.published import (
     SEED,
     costs_from_throughput,
 )
-from orderproof.routing.replay import Load
-from orderproof.routing.simulate import EngineShape, tally
+from synthetic import RoutingShape, SyntheticRoutes
+
+from orderproof.routing.replay import SimRequest
+from orderproof.routing.simulate import EngineShape, simulate_pass
 from orderproof.routing.step_costs import StepCosts
-from orderproof.routing.synthetic import RoutingShape, SyntheticRoutes
 
 PROMPTS, TOKENS = 768, 256
 PROMPT_TOKENS, BATCHED_TOKENS = 100, 8192
@@ -89,8 +89,10 @@ class Study:
         return self._wall_ms(self._file[by_domain], batch, devices)
 
     def _wall_ms(self, order: NDArray[np.int64], batch: int, devices: int) -> float:
-        loads = (Load(number, PROMPT_TOKENS, TOKENS) for number in order.tolist())
-        return 1000 * tally(loads, self._source, EngineShape(batch, BATCHED_TOKENS, devices)).wall_s(self._costs)
+        loads = (SimRequest(number, PROMPT_TOKENS, TOKENS) for number in order.tolist())
+        return 1000 * simulate_pass(loads, self._source, EngineShape(batch, BATCHED_TOKENS, devices)).wall_s(
+            self._costs
+        )
 
     @staticmethod
     def _shuffle(seed: int) -> NDArray[np.int64]:

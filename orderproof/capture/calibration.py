@@ -22,10 +22,10 @@ from orderproof.job.spec import BATCHED_TOKENS, Job
 from orderproof.prompts.tokenization import TokenizedPrompts
 from orderproof.routing.errors import RoutingError
 from orderproof.routing.experts import frequencies
-from orderproof.routing.replay import Load
+from orderproof.routing.replay import SimRequest
 from orderproof.routing.route_source import captured_routes
 from orderproof.routing.routes import Routes
-from orderproof.routing.simulate import EngineShape, tally
+from orderproof.routing.simulate import EngineShape, simulate_pass
 from orderproof.routing.step_costs import StepCosts
 
 BATCHES = 12  # of prompts in a full pass
@@ -197,7 +197,7 @@ def _timed_pass(
     sent = order.tolist()
     requests = [Request(k, prompts.token_ids(k), prompts.samplings[k]) for k in sent]
     figures = engine.run(requests, job.sampling, answers.append)
-    replayed = tally(_loads(requests, answers), captured_routes(routes, prompts.ids), _setting(engine, job))
+    replayed = simulate_pass(_loads(requests, answers), captured_routes(routes, prompts.ids), _setting(engine, job))
     if len(replayed.running) != len(figures.step_ms):
         raise RoutingError(
             f"the engine took {len(figures.step_ms)} steps for {len(sent)} prompts, and replay "
@@ -208,7 +208,7 @@ def _timed_pass(
     return TimedSteps(ms, replayed.running, replayed.experts, replayed.prefill_tokens)
 
 
-def _loads(requests: Sequence[Request], answers: Sequence[Output | Failure]) -> list[Load]:
+def _loads(requests: Sequence[Request], answers: Sequence[Output | Failure]) -> list[SimRequest]:
     """The requests with the lengths that came back, one load per sample."""
     by_number = {answer.number: answer for answer in answers}
     loads = []
@@ -218,7 +218,7 @@ def _loads(requests: Sequence[Request], answers: Sequence[Output | Failure]) -> 
             raise RoutingError(f"a prompt failed while steps were timed: {answer.reason if answer else 'no answer'}")
         tokens = len(request.token_ids)
         made = [len(one.token_ids) for one in answer.completions]
-        loads += [Load(request.number, tokens, generated, sample) for sample, generated in enumerate(made)]
+        loads += [SimRequest(request.number, tokens, generated, sample) for sample, generated in enumerate(made)]
     return loads
 
 

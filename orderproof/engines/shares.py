@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.engines.protocol import Request, Share
 from orderproof.engines.requests import Divisible
+from orderproof.routing.predicted_work import equal_shares
 
 
 class Shares:
@@ -28,9 +28,7 @@ class Shares:
         self.run = run
         self.dealt: list[Share] = []
         self._until = np.concatenate([np.zeros(1), work.cumsum()])  # work before each place
-        aims = self._until[-1] * np.arange(1, replicas) / replicas
-        cuts = [0, *np.searchsorted(self._until, aims).tolist(), len(work)]
-        self._left = [range(start, stop) for start, stop in pairwise(cuts)]
+        self._left = equal_shares(work, replicas)
 
     def take(self, replica: int) -> range:
         """A replica's next places, `run` of them at most; empty: there is nothing left for it."""

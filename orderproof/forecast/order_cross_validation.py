@@ -28,7 +28,7 @@ from orderproof.routing.errors import RoutingError
 from orderproof.routing.experts import frequencies
 from orderproof.routing.routes import Routes
 from orderproof.routing.routes_writer import write_routes
-from orderproof.routing.simulate import EngineShape, tally_captured
+from orderproof.routing.simulate import EngineShape, simulate_captured
 from orderproof.signals.prediction import LEAST_PROMPTS, fit, predictor_path, write_predictor
 from orderproof.signals.registry import ROUTING_SIGNALS
 from orderproof.signals.served_model import ROUTES_FILE, ServedModel
@@ -121,7 +121,7 @@ def experts_read(
     orders = [make_order(spec, view, "").permutation for spec in specs]
     orders.append(oracle(routes, held, captured.at_once() or setting.batch))
     shuffles = [shuffle(len(held), seed + k) for k in range(SHUFFLES)]
-    tallies = [tally_captured(routes, held[order].tolist(), setting, samples) for order in orders + shuffles]
+    tallies = [simulate_captured(routes, held[order].tolist(), setting, samples) for order in orders + shuffles]
     found = [one.experts_per_layer for one in tallies]
     return [*found[:-SHUFFLES], float(np.mean(found[-SHUFFLES:]))]
 

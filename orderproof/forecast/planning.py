@@ -31,7 +31,7 @@ from orderproof.measure.verdict import Rule
 from orderproof.orders.order import Order
 from orderproof.orders.view import view_of
 from orderproof.prompts.tokenization import TokenizedPrompts
-from orderproof.routing.replay import Load
+from orderproof.routing.replay import SimRequest
 from orderproof.routing.route_source import CapturedRoutes, captured_routes
 from orderproof.routing.routes import Routes, open_routes
 from orderproof.routing.simulate import EngineShape
@@ -148,11 +148,11 @@ def _forecast(
     possible = tuple(one for one in made if one.order is not None)
     say(f"replaying {len(possible)} orders of them")
     source = captured_routes(routes, sample.ids)
-    loads = loads_of(job, sample, routes, source)
+    requests = requests_of(job, sample, source)
     orders = {one.name: one.order.permutation for one in possible if one.order is not None}
     orders[today] = restrict(current, places).permutation
     (*predictions, runs), shuffled = predict(
-        orders, loads, source, setting, known.costs, known.expert_ms_error, job.measure.seed
+        orders, requests, source, setting, known.costs, known.expert_ms_error, job.measure.seed
     )
     choices = None
     if len(routes) >= 2 * LEAST_PROMPTS:
@@ -197,19 +197,18 @@ def _saved(choices: Choices) -> dict[OrderSpec, float]:
     return {choice.spec: choice.saved for choice in choices.ranked}
 
 
-def loads_of(job: Job, prompts: TokenizedPrompts, routes: Routes, source: CapturedRoutes) -> list[list[Load]]:
-    """Each prompt's samples as a replay takes them, with the length that was seen, or that is asked where it is fixed.
+def requests_of(job: Job, prompts: TokenizedPrompts, source: CapturedRoutes) -> list[list[SimRequest]]:
+    """Each prompt's samples as a replay takes them, with the captured length, or the requested one where it is fixed.
 
-    One sample of a prompt was captured; the others are taken to be as long.
+    One sample of a prompt was captured; the others are assumed to be as long.
     """
     fixed = bool(job.sampling.get("ignore_eos"))
     asked = zip(asked_tokens(job, prompts.samplings), asked_samples(job, prompts.samplings), strict=True)
-    loads = []
-    for k, (read, (most, samples)) in enumerate(zip(prompts.lengths.tolist(), asked, strict=True)):
-        made = int(routes.decode_tokens[source.stand_in(k)]) + 1
-        generated = most if fixed and most is not None else made
-        loads.append([Load(k, read, generated, sample) for sample in range(samples)])
-    return loads
+    requests = []
+    for k, (prompt_tokens, (limit, samples)) in enumerate(zip(prompts.lengths.tolist(), asked, strict=True)):
+        generated = limit if fixed and limit is not None else source.generated(k)
+        requests.append([SimRequest(k, prompt_tokens, generated, sample) for sample in range(samples)])
+    return requests
 
 
 def _worth(job: Job, plan: Plan, forecast: Forecast | None, advice: Advice) -> Worth | None:

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from orderproof.routing.replay import Load
+from orderproof.routing.replay import SimRequest
 from orderproof.routing.route_source import RouteSource
-from orderproof.routing.simulate import EngineShape, Tally, tally
+from orderproof.routing.simulate import EngineShape, SimulatedPass, simulate_pass
 from orderproof.routing.step_costs import StepCosts
 
 SHUFFLES = 5
@@ -41,7 +41,7 @@ class Prediction:
 
 def predict(
     orders: Mapping[str, NDArray[np.int64]],
-    loads: Sequence[Sequence[Load]],
+    loads: Sequence[Sequence[SimRequest]],
     source: RouteSource,
     setting: EngineShape,
     costs: StepCosts,
@@ -61,8 +61,8 @@ def predict(
     """
     random = np.random.default_rng(seed)
 
-    def replayed(sent: NDArray[np.int64]) -> Tally:
-        return tally((sample for k in sent.tolist() for sample in loads[k]), source, setting)
+    def replayed(sent: NDArray[np.int64]) -> SimulatedPass:
+        return simulate_pass((sample for k in sent.tolist() for sample in loads[k]), source, setting)
 
     shuffled = [replayed(random.permutation(len(loads))) for _ in range(SHUFFLES)]
     tallies = {name: replayed(sent) for name, sent in orders.items()}
@@ -92,7 +92,7 @@ def unlearned(one: Prediction, saved: float) -> Prediction:
 
 
 def _prediction(
-    name: str, ordered: Tally, shuffled: Sequence[Tally], costs: StepCosts, expert_ms_se: float
+    name: str, ordered: SimulatedPass, shuffled: Sequence[SimulatedPass], costs: StepCosts, expert_ms_se: float
 ) -> Prediction:
     walls = np.array([one.wall_s(costs) for one in shuffled])
     ratio = math.log(walls.mean() / ordered.wall_s(costs))

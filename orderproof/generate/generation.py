@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.engines.protocol import Engine, EngineError, Failure, Figures, Output, Request
-from orderproof.engines.requests import ASSUMED_TOKENS, BYTES_PER_TOKEN, predicted_work
+from orderproof.engines.requests import ASSUMED_TOKENS, BYTES_PER_TOKEN
 from orderproof.generate.checkpoint import FOLDER, Checkpoint, open_checkpoint
 from orderproof.generate.growing_checkpoint import open_growing
 from orderproof.generate.provenance import keep_engine
@@ -36,6 +36,7 @@ from orderproof.prompts.rows import PromptError
 from orderproof.prompts.source import PromptSource
 from orderproof.prompts.stream import PromptStream, Stream
 from orderproof.prompts.tokenization import Tokenizer
+from orderproof.routing.predicted_work import predicted_work
 
 REFUSED, BROKEN_OFF = 400, 500  # HTTP's codes for the two ways in which a request fails
 READ_AHEAD_PROMPTS = 256  # read and tokenized at once, in the order of sending

@@ -16,7 +16,7 @@ from orderproof.job.errors import OrderproofError
 from orderproof.job.spec import BATCHED_TOKENS, Job
 from orderproof.measure.trial_store import Trial, samples_of
 from orderproof.routing.routes import Routes
-from orderproof.routing.simulate import EngineShape, tally_captured
+from orderproof.routing.simulate import EngineShape, simulate_captured
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def _of_passes(trial: Trial, routes: Routes) -> dict[str, float]:
                 for row in sent
                 if row["prompt_id"] in routes.place
             }
-            known[key] = tally_captured(routes, samples, setting, samples).experts_per_layer if samples else None
+            known[key] = simulate_captured(routes, samples, setting, samples).experts_per_layer if samples else None
         figure = known[key]
         if figure is not None:
             figures[timed.pass_id] = figure

@@ -1,7 +1,4 @@
-"""Routing: which experts of a model's layers each token chose, as files and values.
-
-Knows nothing of orders, trials or trackers.
-"""
+"""The error of everything that reads, captures or replays routes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The experts of tokens as bit sets and as frequencies.
-
-In: expert numbers as routes hold them, [..., top_k]. Out: bit sets uint64[..., words] whose union is one `|`, counts of
-distinct experts, and how often each expert was chosen. Knows nothing of files, prompts or engines.
-"""
+"""The experts of tokens as bit sets uint64[..., words], whose union is one `|`, and as frequencies."""
 
 from __future__ import annotations
 
@@ -33,20 +29,20 @@ def bit_sets(chosen: ExpertIds, experts: int) -> BitSets:
     bits = np.left_shift(np.uint64(1), (number % WORD_BITS).astype(np.uint64))
     sets = np.zeros((*chosen.shape[:-1], words(experts)), np.uint64)
     for word in range(words(experts)):
-        of_word = np.where(number // WORD_BITS == word, bits, np.uint64(0))
-        for choice in range(chosen.shape[-1]):  # one-dimensional look-ups: twice as fast as rows of a table
-            sets[..., word] |= of_word.take(chosen[..., choice])
+        word_bits = np.where(number // WORD_BITS == word, bits, np.uint64(0))
+        for choice in range(chosen.shape[-1]):  # one-dimensional look-ups are twice as fast as rows of a table
+            sets[..., word] |= word_bits.take(chosen[..., choice])
     return sets
 
 
 def distinct(sets: BitSets) -> NDArray[np.int64]:
     """How many experts are in each set: int64[...] from uint64[..., words]."""
-    counted: NDArray[np.int64] = np.bitwise_count(sets).sum(axis=-1, dtype=np.int64)
-    return counted
+    counts: NDArray[np.int64] = np.bitwise_count(sets).sum(axis=-1, dtype=np.int64)
+    return counts
 
 
 def frequencies(chosen: ExpertIds, experts: int) -> NDArray[np.float32]:
-    """How often each expert of each layer was chosen by some tokens.
+    """How often tokens chose each expert of each layer.
 
     Args:
         chosen: [tokens, layers, top_k] expert numbers.

@@ -1,7 +1,7 @@
-"""Routes: the experts that every captured token chose in every layer, and the file that holds them.
+"""Routes: the experts that every captured token chose in every layer, read from their file in bounded memory.
 
-In: a file that routes_writer.py wrote. Out: `Routes`, which reads it prompt by prompt in bounded memory. Knows nothing
-of how routes are captured, nor of engines, orders or trials.
+The file is Parquet, written by routes_writer.py: one row per captured prompt (ROUTES_SCHEMA), and a `RoutesRecord` as
+JSON in its metadata.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from cachetools import LRUCache
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
@@ -27,8 +27,9 @@ from orderproof.routing.experts import ExpertIds, bit_sets, distinct, frequencie
 
 FORMAT: Literal["orderproof/routes/1"] = "orderproof/routes/1"
 RECORD_KEY = b"orderproof.routes"
-CACHE_BYTES = 256 << 20  # of groups that a reader holds
-CHAT_TEMPLATE_ARGS = "chat_template_args"  # in `RoutesRecord.capture`: with which the texts were rendered
+CACHE_BYTES = 256 << 20  # of row groups that a reader keeps in memory
+REMEDY = "Capture again with `orderproof capture JOB`"
+CHAT_TEMPLATE_ARGS = "chat_template_args"  # key of `RoutesRecord.capture`: what the chat template was given
 
 # One row per captured prompt, in the order in which they were added.
 ROUTES_SCHEMA = pa.schema(
@@ -43,7 +44,7 @@ ROUTES_SCHEMA = pa.schema(
 
 
 class RoutesRecord(BaseModel):
-    """What a routes file says of itself."""
+    """What the routes of a file belong to and how they were captured."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,30 +54,30 @@ class RoutesRecord(BaseModel):
     layers: PositiveInt  # that have routed experts
     experts: PositiveInt  # per layer
     top_k: PositiveInt  # that a token uses per layer
-    versions: dict[str, str] = {}  # of what ran the model
+    versions: dict[str, str] = {}  # of the software that ran the model
     capture: dict[str, Any] = {}  # how the prompts were picked and rendered, and the routes taken
     missing: dict[str, str] = {}  # prompt id → why it has no routes
-    texts: dict[str, str] = {}  # prompt id → digest of its text: another file may use its id for another prompt
+    texts: dict[str, str] = {}  # prompt id → digest of its text: another file may use the same id for another prompt
 
     @property
     def dtype(self) -> np.dtype[Any]:
         return np.dtype("u1" if self.experts <= 256 else "<u2")
 
-    def fault(self, experts: NDArray[Any], prompt_tokens: int) -> str | None:
+    def fault_of(self, experts: NDArray[Any], prompt_tokens: int) -> str | None:
         """What is wrong with a prompt's experts, [prompt_tokens + decode_tokens, layers, top_k]; None: nothing."""
         fits = experts.ndim == 3 and experts.shape[1:] == (self.layers, self.top_k)
         if not fits or not 0 < prompt_tokens <= len(experts):
             wanted = f"{prompt_tokens} prompt tokens × {self.layers} layers × top-{self.top_k}"
-            return f"routes of shape {experts.shape} for {wanted}"
+            return f"routes have shape {experts.shape}, expected {wanted}"
         if int(experts.max()) >= self.experts or int(experts.min()) < 0:
             return f"experts {experts.min()} to {experts.max()}, and a layer has {self.experts}"
         if (distinct(bit_sets(experts, self.experts)) != self.top_k).any():
-            return "a token that chose one expert twice"
+            return "a token chose the same expert twice"
         return None
 
 
 def text_digest(text: str) -> str:
-    """128 bits of a prompt's rendered text, by which it is known again."""
+    """128 bits of a prompt's rendered text, to recognise it."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
@@ -105,15 +106,15 @@ class PromptRoutes:
 class Routes:
     """A routes file, read as it is needed. Also a context manager.
 
-    `ids`, `prompt_tokens` and `decode_tokens` are in memory; experts are read by row group, and the groups used last
-    are kept up to CACHE_BYTES.
+    `ids`, `prompt_tokens` and `decode_tokens` are in memory; experts are read by row group, and the groups used most
+    recently are kept, up to CACHE_BYTES.
     """
 
     def __init__(self, path: Path) -> None:
         """Open a file and read all but its experts.
 
         Raises:
-            RoutingError: no such file, a file cut off, or not one of routes.
+            RoutingError: the file is missing, cut off or does not hold routes.
         """
         self.path = path
         with contextlib.ExitStack() as opened:
@@ -123,19 +124,18 @@ class Routes:
                 columns = self._file.read(columns=ROUTES_SCHEMA.names[:3])
                 self.ids: tuple[str, ...] = tuple(columns["prompt_id"].to_pylist())
             except FileNotFoundError:
-                raise RoutingError(f"{path} does not exist: `orderproof capture JOB` makes it") from None
+                raise RoutingError(f"{path} does not exist: run `orderproof capture JOB`") from None
             except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
                 raise RoutingError(f"{path} cannot be read as routes: {_plain(error)}. {REMEDY}") from None
             self.place: Mapping[str, int] = {prompt_id: k for k, prompt_id in enumerate(self.ids)}
             if len(self.place) < len(self.ids):
                 raise RoutingError(f"{path} holds a prompt twice. {REMEDY}")
-            opened.pop_all()  # what is refused is closed, and this stays open
+            opened.pop_all()  # a refused file is closed, an accepted one stays open
         self.prompt_tokens: NDArray[np.int32] = columns["prompt_tokens"].to_numpy()
         self.decode_tokens: NDArray[np.int32] = columns["decode_tokens"].to_numpy()
         groups = self._file.metadata.num_row_groups
         self._ends = np.cumsum([self._file.metadata.row_group(group).num_rows for group in range(groups)], dtype=int)
-        self._kept: OrderedDict[int, list[PromptRoutes]] = OrderedDict()
-        self._kept_bytes = 0
+        self._groups: LRUCache[int, list[PromptRoutes]] = LRUCache(CACHE_BYTES, _cached_bytes)
 
     def __enter__(self) -> Routes:
         return self
@@ -156,17 +156,13 @@ class Routes:
     def __iter__(self) -> Iterator[PromptRoutes]:
         """All prompts in the file's order, a row group in memory at a time."""
         for group in range(len(self._ends)):
-            yield from self._kept.get(group) or self._read(group)
+            yield from self._groups.get(group) or self._read(group)
 
     def _group(self, group: int) -> list[PromptRoutes]:
-        if group in self._kept:
-            self._kept.move_to_end(group)
-            return self._kept[group]
-        self._kept[group] = self._read(group)
-        self._kept_bytes += _bytes(self._kept[group])
-        while self._kept_bytes > CACHE_BYTES and len(self._kept) > 1:
-            self._kept_bytes -= _bytes(self._kept.popitem(last=False)[1])
-        return self._kept[group]
+        prompts = self._groups.get(group)
+        if prompts is None:
+            prompts = self._groups[group] = self._read(group)
+        return prompts
 
     def _read(self, group: int) -> list[PromptRoutes]:
         try:
@@ -181,29 +177,29 @@ class Routes:
         if len(content) != np.prod(shape) * record.dtype.itemsize:
             raise RoutingError(f"{where} has {len(content)} bytes of experts for {shape[0]} tokens. {REMEDY}")
         experts = np.frombuffer(content, record.dtype).reshape(shape)
-        if fault := record.fault(experts, prompt_tokens):
+        if fault := record.fault_of(experts, prompt_tokens):
             raise RoutingError(f"{where}: {fault}. {REMEDY}")
         return PromptRoutes(prompt_id, prompt_tokens, experts)
 
 
 def open_routes(path: Path, model: ModelFacts, dataset_md5: str) -> Routes:
-    """Open routes that must be of this model and these prompts.
+    """Open routes that must belong to a model and to a prompts file.
 
     Raises:
-        RoutingError: as Routes does, or they are of another model or of other prompts.
+        RoutingError: as `Routes`; or they belong to another model or to other prompts.
     """
     with contextlib.ExitStack() as opened:
         routes = opened.enter_context(Routes(path))
-        _refuse_others(path, routes.record, model, dataset_md5)
-        opened.pop_all()  # what is refused is closed, and this stays open
+        _check_owner(path, routes.record, model, dataset_md5)
+        opened.pop_all()  # a refused file is closed, an accepted one stays open
     return routes
 
 
-def _refuse_others(path: Path, record: RoutesRecord, model: ModelFacts, dataset_md5: str) -> None:
+def _check_owner(path: Path, record: RoutesRecord, model: ModelFacts, dataset_md5: str) -> None:
     moe = model.moe
     if record.model != model.fingerprint:
         raise RoutingError(
-            f"{path} was captured from another model (fingerprint {record.model[:12]}, and that of {model.path} is "
+            f"{path} was captured from another model (fingerprint {record.model[:12]}; {model.path} has "
             f"{model.fingerprint[:12]}). {REMEDY}"
         )
     if moe is None or (record.layers, record.experts, record.top_k) != (moe.moe_layers, moe.experts, moe.top_k):
@@ -214,7 +210,7 @@ def _refuse_others(path: Path, record: RoutesRecord, model: ModelFacts, dataset_
         )
     if record.dataset_md5 != dataset_md5:
         raise RoutingError(
-            f"{path} was captured from other prompts (md5 {record.dataset_md5}, and the file's is {dataset_md5}). "
+            f"{path} was captured from other prompts (md5 {record.dataset_md5}; the file now has {dataset_md5}). "
             f"{REMEDY}"
         )
 
@@ -232,21 +228,21 @@ def frequency_matrix(routes: Routes, part: Literal["prefill", "decode"]) -> NDAr
     return matrix
 
 
-REMEDY = "Make it again with `orderproof capture JOB`"
-
-
 def _read_record(path: Path, file: pq.ParquetFile) -> RoutesRecord:
-    kept = (file.metadata.metadata or {}).get(RECORD_KEY)
-    if kept is None or file.schema_arrow.remove_metadata() != ROUTES_SCHEMA:
-        raise RoutingError(f"{path} is Parquet, but not of routes. {REMEDY}")
+    content = (file.metadata.metadata or {}).get(RECORD_KEY)
+    if content is None or file.schema_arrow.remove_metadata() != ROUTES_SCHEMA:
+        raise RoutingError(f"{path} is a Parquet file, but does not hold routes. {REMEDY}")
     try:
-        return RoutesRecord.model_validate(json.loads(kept))
+        return RoutesRecord.model_validate(json.loads(content))
     except (ValueError, ValidationError):
-        raise RoutingError(f"{path} is of another version of orderproof ({FORMAT} is read here). {REMEDY}") from None
+        raise RoutingError(
+            f"{path} was written by another version of orderproof (this one reads {FORMAT}). {REMEDY}"
+        ) from None
 
 
-def _bytes(prompts: list[PromptRoutes]) -> int:
-    return sum(prompt.experts.nbytes for prompt in prompts)
+def _cached_bytes(prompts: list[PromptRoutes]) -> int:
+    """A group larger than the cache is kept alone."""
+    return min(CACHE_BYTES, sum(prompt.experts.nbytes for prompt in prompts))
 
 
 def _plain(error: Exception) -> str:

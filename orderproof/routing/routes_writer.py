@@ -1,8 +1,4 @@
-"""Writes a routes file, prompt by prompt, in the memory of one row group.
-
-In: expert numbers. Out: a Parquet file, which appears whole or not at all, for `Routes` to read. Knows nothing of how
-routes are captured, nor of engines, orders or trials.
-"""
+"""Writes a routes file (see routes.py) prompt by prompt, in the memory of one row group; it appears whole or not."""
 
 from __future__ import annotations
 
@@ -20,8 +16,8 @@ from orderproof.job.files import atomic_file
 from orderproof.routing.errors import RoutingError
 from orderproof.routing.routes import RECORD_KEY, ROUTES_SCHEMA, RoutesRecord
 
-GROUP_BYTES = 1 << 20  # of experts in one row group, uncompressed, and
-GROUP_PROMPTS = 64  # prompts in one: reaching one prompt reads its group
+GROUP_BYTES = 1 << 20  # of experts in one row group, uncompressed
+GROUP_PROMPTS = 64  # prompts in one row group: reading one prompt reads its whole group
 
 
 class RoutesWriter:
@@ -44,9 +40,9 @@ class RoutesWriter:
                 what rows look like that were never filled), or a prompt that was added before.
         """
         if prompt_id in self._added:
-            raise RoutingError(f"prompt {prompt_id!r} was captured twice: give every prompt its own id")
-        if fault := self._record.fault(experts, prompt_tokens):
-            raise RoutingError(f"prompt {prompt_id!r}: {fault}. Count it as missing instead")
+            raise RoutingError(f"prompt {prompt_id!r} was captured twice: give each prompt its own id")
+        if fault := self._record.fault_of(experts, prompt_tokens):
+            raise RoutingError(f"prompt {prompt_id!r}: {fault}. Record it as missing instead")
         content = np.ascontiguousarray(experts, self._record.dtype).tobytes()
         if self._rows and (self._bytes + len(content) > GROUP_BYTES or len(self._rows) == GROUP_PROMPTS):
             self._flush()
@@ -55,7 +51,7 @@ class RoutesWriter:
         self._bytes += len(content)
 
     def miss(self, prompt_id: str, why: str) -> None:
-        """Say that a prompt that should have been captured has no routes, and why."""
+        """Record that a sampled prompt has no routes, and why."""
         self._missing[prompt_id] = why
 
     def finish(self) -> None:
@@ -77,7 +73,7 @@ class RoutesWriter:
 @contextlib.contextmanager
 def write_routes(path: Path, record: RoutesRecord) -> Iterator[RoutesWriter]:
     """Write a routes file prompt by prompt, in the memory of one row group."""
-    options: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}  # so that damage is told
+    options: dict[str, Any] = {"compression": "zstd", "write_page_checksum": True}  # so that damage is detected
     with atomic_file(path) as sink, pq.ParquetWriter(sink, ROUTES_SCHEMA, **options) as file:
         writer = RoutesWriter(file, record)
         yield writer

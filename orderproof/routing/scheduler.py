@@ -1,12 +1,9 @@
-"""When each request of a batch runs, by vLLM's rules for offline batches.
+"""In which steps each request of a batch runs, by vLLM's rules for offline batches.
 
-In: requests' lengths in the order of sending. Out: the steps that read each prompt and make each token. Knows nothing
-of experts, times or engines.
-
-The model of vLLM's scheduler (v1, policy `fcfs`, chunked prefill, enough KV cache to preempt nobody):
-- Up to `max_num_seqs` requests run; a request's last token frees its place for the step after.
-- A step has room for `max_num_batched_tokens`: one for each running sequence, and what is left reads prompts, first
-  come, first served; a prompt that does not fit is read in chunks, and nobody overtakes it.
+The model of vLLM's scheduler (v1, policy `fcfs`, chunked prefill, a KV cache that never forces preemption):
+- Up to `max_num_seqs` requests run; a request's last token frees its place for the next step.
+- A step has room for `max_num_batched_tokens`: one for each running sequence; what is left reads prompts, first come,
+  first served; a prompt that does not fit is read in chunks, and no later request overtakes it.
 - The step that reads the end of a prompt makes its first token, and each later step one more.
 """
 
@@ -20,7 +17,7 @@ from dataclasses import dataclass
 class Residency:
     """The steps of one request."""
 
-    chunks: tuple[tuple[int, int, int], ...]  # (step, first prompt token, the one after the last) that it reads
+    chunks: tuple[tuple[int, int, int], ...]  # (step, first prompt token read in it, one after the last)
     end: int  # the step that makes its last token
 
     @property
@@ -29,12 +26,12 @@ class Residency:
 
     @property
     def decode(self) -> int:
-        """The step after the prompt's last chunk; equals `end` + 1 where one token was all."""
+        """The step after the prompt's last chunk; equals `end` + 1 where only one token is generated."""
         return self.chunks[-1][0] + 1
 
 
-class Window:
-    """The sequences that run at once. Holds only those."""
+class Scheduler:
+    """Admits requests one by one; memory follows the sequences that run at once."""
 
     def __init__(self, max_num_seqs: int, max_num_batched_tokens: int) -> None:
         self._places, self._tokens = max_num_seqs, max(max_num_seqs, max_num_batched_tokens)
@@ -48,11 +45,11 @@ class Window:
             prompt_tokens, generated: at least 1 each.
         """
         if len(self._ends) == self._places:
-            self._go_to(self._ends[0] + 1)
+            self._advance(self._ends[0] + 1)
         chunks, read = [], 0
         while read < prompt_tokens:
             if not self._room:
-                self._go_to(self._step + 1)
+                self._advance(self._step + 1)
             chunk = min(self._room, prompt_tokens - read)
             chunks.append((self._step, read, read + chunk))
             self._room -= chunk
@@ -61,8 +58,8 @@ class Window:
         heapq.heappush(self._ends, end)
         return Residency(tuple(chunks), end)
 
-    def _go_to(self, step: int) -> None:
-        """Every sequence that still runs then was read before, so it takes the room of one token."""
+    def _advance(self, step: int) -> None:
+        """Every sequence that still runs at `step` has read its prompt, so it takes the room of one token."""
         while self._ends and self._ends[0] < step:
             heapq.heappop(self._ends)
         self._step, self._room = step, self._tokens - len(self._ends)

@@ -1,23 +1,20 @@
-"""A pass, replayed and added up.
+"""A simulated pass: what each step runs and reads, its experts per layer and its time.
 
-In: requests' lengths in the order of sending, a `RouteSource`, and the engine that is asked about. Out: a `Tally`: what
-each step ran and read, and from that its experts per layer and its time. Knows nothing of orders or trials.
-
-Replicas take contiguous shares of equal work, as the engine's own sharing deals them, and end together, as its
-rebalancing sees to.
+Replicas take contiguous shares of equal predicted work, as the engine shares them, and end together, because the
+engine rebalances them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.job.spec import BATCHED_TOKENS, Job
-from orderproof.routing.replay import Load, replay
+from orderproof.routing.predicted_work import equal_shares, predicted_work
+from orderproof.routing.replay import SimRequest, replay
 from orderproof.routing.route_source import CapturedRoutes, RouteSource
 from orderproof.routing.routes import Routes
 from orderproof.routing.step_costs import StepCosts
@@ -25,17 +22,20 @@ from orderproof.routing.step_costs import StepCosts
 
 @dataclass(frozen=True)
 class EngineShape:
-    """The engine that is asked about."""
+    """The engine that a simulation assumes."""
 
-    batch: int  # of each replica
+    batch: int  # sequences at once, of each replica
     batched_tokens: int = BATCHED_TOKENS
-    devices: int = 1  # over which a replica's experts are spread, whole
+    devices: int = 1  # over which a replica's experts are spread, each expert whole
     replicas: int = 1
 
     @classmethod
     def of(cls, job: Job) -> EngineShape:
-        """The engine that a job asks for. vLLM spreads experts over the ranks of tensor and data parallelism together;
-        without `enable_expert_parallel` each device holds a slice of every expert, which is no choice among devices."""
+        """The engine of a job.
+
+        vLLM spreads experts over the ranks of tensor and data parallelism together; without `enable_expert_parallel`
+        each device holds a slice of every expert, and all devices wait for each other alike.
+        """
         args = job.engine.args
         ranks = int(args.get("tensor_parallel_size", 1)) * int(args.get("data_parallel_size", 1))
         return cls(
@@ -47,8 +47,8 @@ class EngineShape:
 
 
 @dataclass(frozen=True, eq=False)
-class Tally:
-    """The steps of one replayed pass, one replica's after the other's."""
+class SimulatedPass:
+    """The steps of one simulated pass, one replica's after the other's."""
 
     running: NDArray[np.int32]  # [steps]
     experts: NDArray[np.int64]  # [steps] Σ over layers
@@ -58,46 +58,47 @@ class Tally:
 
     @property
     def steps(self) -> float:
-        """Of each replica."""
+        """Of each replica, on average."""
         return len(self.experts) / self.replicas
 
     @property
     def experts_per_layer(self) -> float:
-        """Distinct experts that a step touches in a layer, on average."""
+        """Distinct experts that a step reads in a layer, on average."""
         return float(self.experts.mean()) / self.layers
 
     def wall_s(self, costs: StepCosts) -> float:
         return float(costs.ms(self.running, self.experts, self.prefill_tokens).sum()) / 1000 / self.replicas
 
 
-def tally(loads: Iterable[Load], source: RouteSource, setting: EngineShape) -> Tally:
+def simulate_pass(requests: Iterable[SimRequest], source: RouteSource, shape: EngineShape) -> SimulatedPass:
     """Replay one pass of at least one request."""
-    shares = _shares(list(loads), setting.replicas) if setting.replicas > 1 else [loads]
-    size = (setting.batch, setting.batched_tokens, setting.devices)
-    lots = [lot for share in shares for lot in replay(share, source, *size)]
+    shares = share_requests(list(requests), shape.replicas) if shape.replicas > 1 else [requests]
+    limits = (shape.batch, shape.batched_tokens, shape.devices)
+    chunks = [chunk for share in shares for chunk in replay(share, source, *limits)]
     names = ("running", "experts", "prefill_tokens")
-    running, experts, prefill_tokens = (np.concatenate([getattr(lot, name) for lot in lots]) for name in names)
-    return Tally(running, experts, prefill_tokens, source.layers, setting.replicas)
+    running, experts, prefill_tokens = (np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in names)
+    return SimulatedPass(running, experts, prefill_tokens, source.layers, shape.replicas)
 
 
-def _shares(loads: Sequence[Load], replicas: int) -> list[Sequence[Load]]:
-    """Contiguous ones of equal work."""
-    until = np.cumsum([0, *(load.prompt_tokens + load.generated for load in loads)])  # work before each
-    cuts = np.searchsorted(until, until[-1] * np.arange(1, replicas) / replicas).tolist()
-    return [loads[start:stop] for start, stop in pairwise([0, *cuts, len(loads)])]
+def share_requests(requests: Sequence[SimRequest], replicas: int) -> list[Sequence[SimRequest]]:
+    """Contiguous shares of equal predicted work; a prompt's tokens count once for all its samples."""
+    read = [request.prompt_tokens if request.sample == 0 else 0 for request in requests]
+    work = predicted_work(read, [request.generated for request in requests])
+    return [requests[share.start : share.stop] for share in equal_shares(work, replicas)]
 
 
-def tally_captured(
-    routes: Routes, sent: Iterable[int], setting: EngineShape, samples: Mapping[int, int] | None = None
-) -> Tally:
-    """Replay captured prompts with their own lengths, by their places in `routes` in the order of sending.
+def simulate_captured(
+    routes: Routes, places: Iterable[int], shape: EngineShape, samples: Mapping[int, int] | None = None
+) -> SimulatedPass:
+    """Replay captured prompts with the lengths that were captured.
 
     Args:
-        samples: how many of each are generated, by place; those left out: one.
+        places: of the prompts in `routes`, in the order of sending.
+        samples: how many samples of each prompt are generated, by place; prompts left out have one.
     """
-    loads = (
-        Load(k, int(routes.prompt_tokens[k]), int(routes.decode_tokens[k]) + 1, sample)
-        for k in sent
-        for sample in range((samples or {}).get(k, 1))
+    requests = (
+        SimRequest(place, int(routes.prompt_tokens[place]), int(routes.decode_tokens[place]) + 1, sample)
+        for place in places
+        for sample in range((samples or {}).get(place, 1))
     )
-    return tally(loads, CapturedRoutes(routes, np.arange(len(routes))), setting)
+    return simulate_pass(requests, CapturedRoutes(routes, np.arange(len(routes))), shape)

@@ -1,7 +1,4 @@
-"""What a step costs: `base(batch) + c × Σ_layers distinct experts`, plus what reading prompt tokens costs.
-
-In: per step its sequences, experts and prompt tokens. Out: milliseconds. Knows nothing of how constants are found.
-"""
+"""What a step costs: `base(batch) + c × Σ_layers distinct experts`, plus a cost per prompt token read."""
 
 from __future__ import annotations
 
@@ -15,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 class StepCosts:
     """The constants of one model on one machine.
 
-    Between the batch sizes given, base is interpolated; outside of them it is held, because nothing is known there.
+    Between the batch sizes given, base is interpolated; outside them the nearest one is used, because nothing was timed
+    there.
     """
 
     batches: tuple[float, ...]  # ascending

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from synthetic import RoutingShape, draw_tokens
 
 from orderproof.capture import calibration
 from orderproof.capture.calibration import TimedSteps, calibrate, fit_costs, fit_passes, joined
 from orderproof.engines.protocol import EngineInfo, Failure, Figures, Output, Request, Steps
-from orderproof.engines.replay import ReplayEngine, Settings
 from orderproof.job.spec import Job
 from orderproof.prompts.tokenization import TokenizedPrompts
 from orderproof.routing.errors import RoutingError
@@ -23,8 +23,8 @@ from orderproof.routing.routes import Routes, RoutesRecord
 from orderproof.routing.routes_writer import write_routes
 from orderproof.routing.simulate import EngineShape
 from orderproof.routing.step_costs import StepCosts
-from orderproof.routing.synthetic import RoutingShape, draw_tokens
 from tests.support.fake_engine import WORDS, FakeEngine, grouped, prompts_of
+from tests.support.replay_engine import ReplayEngine, Settings
 from tests.support.trial_maker import make_job
 
 TRUE = StepCosts((2, 4, 8), (1.0, 1.4, 2.2), 0.02, "the truth", prefill_token_ms=0.05)

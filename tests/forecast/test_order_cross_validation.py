@@ -15,13 +15,12 @@ from orderproof.orders.order import Order
 from orderproof.orders.registry import make_order
 from orderproof.orders.view import PromptView
 from orderproof.routing.errors import RoutingError
-from orderproof.routing.routes import Routes, RoutesRecord
+from orderproof.routing.routes import Routes
 from orderproof.routing.routes_writer import write_routes
-from orderproof.routing.simulate import EngineShape, tally_captured
+from orderproof.routing.simulate import EngineShape, simulate_captured
 from orderproof.signals.served_model import UNKNOWN_MODEL
 from tests.support.routed import Routed, make_routed
-
-RECORD = RoutesRecord(model="m", dataset_md5="d", layers=1, experts=8, top_k=2)
+from tests.support.routes_maker import PAIR_RECORD, pair_routes
 
 
 @pytest.fixture(scope="module")
@@ -29,34 +28,28 @@ def routed(tmp_path_factory: pytest.TempPathFactory) -> Routed:
     return make_routed(tmp_path_factory.mktemp("routed"), captured=160, others=0)
 
 
-def routes_of(path: Path, *experts: tuple[int, int], decoded: int = 4) -> Routes:
-    """Prompts of one token, each of which always uses the same two experts."""
-    with write_routes(path, RECORD) as writer:
-        for k, pair in enumerate(experts):
-            writer.add(f"p{k}", 1, np.tile(np.array(pair), (1 + decoded, 1, 1)))
-    return Routes(path)
-
-
 def test_experts_are_counted_once_per_step_however_many_prompts_use_them(tmp_path: Path) -> None:
-    routes = routes_of(tmp_path / "routes.parquet", (0, 1), (2, 3), (0, 1), (2, 3))
+    routes = pair_routes(tmp_path / "routes.parquet", (0, 1), (2, 3), (0, 1), (2, 3))
     alike, unlike = np.array([0, 2, 1, 3]), np.array([0, 1, 2, 3])
-    assert tally_captured(routes, alike, EngineShape(2)).experts_per_layer == 2
-    assert tally_captured(routes, unlike, EngineShape(2)).experts_per_layer == 4
-    assert tally_captured(routes, unlike, EngineShape(1)).experts_per_layer == 2
+    assert simulate_captured(routes, alike, EngineShape(2)).experts_per_layer == 2
+    assert simulate_captured(routes, unlike, EngineShape(2)).experts_per_layer == 4
+    assert simulate_captured(routes, unlike, EngineShape(1)).experts_per_layer == 2
 
 
 def test_the_window_slides(tmp_path: Path) -> None:
     """Two run at once: five steps of p0 and p1; nothing waits for a batch to end."""
-    with write_routes(tmp_path / "routes.parquet", RECORD) as writer:
+    with write_routes(tmp_path / "routes.parquet", PAIR_RECORD) as writer:
         for k, (pair, tokens) in enumerate([((0, 1), 9), ((2, 3), 1), ((0, 1), 4), ((0, 1), 4)]):
             writer.add(f"p{k}", 1, np.tile(np.array(pair), (tokens, 1, 1)))
     with Routes(tmp_path / "routes.parquet") as routes:
         # p1 ends with the first step, p2 takes its place for four steps, p3 for the last four of p0
-        assert tally_captured(routes, np.arange(4), EngineShape(2)).experts_per_layer == pytest.approx((4 + 8 * 2) / 9)
+        assert simulate_captured(routes, np.arange(4), EngineShape(2)).experts_per_layer == pytest.approx(
+            (4 + 8 * 2) / 9
+        )
 
 
 def test_the_oracle_groups_by_the_real_experts(tmp_path: Path) -> None:
-    routes = routes_of(tmp_path / "routes.parquet", (0, 1), (2, 3), (0, 1), (2, 3), (0, 1))
+    routes = pair_routes(tmp_path / "routes.parquet", (0, 1), (2, 3), (0, 1), (2, 3), (0, 1))
     assert oracle(routes, np.array([1, 2, 3, 4]), beside=2).tolist() == [0, 2, 1, 3]
 
 
@@ -114,6 +107,6 @@ def test_no_prompt_is_ordered_by_what_its_own_routes_taught(routed: Routed, monk
 
 
 def test_too_few_captured_prompts_are_told(tmp_path: Path) -> None:
-    routes, view = routes_of(tmp_path / "routes.parquet", (0, 1), (2, 3)), make_routed(tmp_path / "x").view
+    routes, view = pair_routes(tmp_path / "routes.parquet", (0, 1), (2, 3)), make_routed(tmp_path / "x").view
     with pytest.raises(RoutingError, match=r"2 captured prompts, and choosing among orders takes 64"):
         choose([OrderSpec()], view, routes, UNKNOWN_MODEL, EngineShape(8))

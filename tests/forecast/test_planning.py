@@ -11,7 +11,7 @@ import pytest
 
 from orderproof.forecast import candidates, planning
 from orderproof.forecast.job_profile import left_out
-from orderproof.forecast.planning import Foresight, foresee, loads_of
+from orderproof.forecast.planning import Foresight, foresee, requests_of
 from orderproof.forecast.prediction import Prediction, unlearned
 from orderproof.job.hashing import md5_of
 from orderproof.job.spec import Job, OrderSpec
@@ -266,6 +266,6 @@ def test_lengths_are_those_that_were_seen_unless_the_job_fixes_them(
     job = make_job(tmp_path, sampling={"max_tokens": 40, "ignore_eos": ignore_eos}, captured=32)
     prompts = tokenize(job, read_prompts(job.prompts_path))
     with open_routes(job.data_dir / "routes.parquet", model_of(job), md5_of(job.prompts_path)) as routes:
-        loads = loads_of(job, prompts, routes, captured_routes(routes, prompts.ids))
-    assert {load.generated for (load,) in loads} == {generated}
-    assert [load.prompt_tokens for (load,) in loads] == prompts.lengths.tolist()
+        requests = requests_of(job, prompts, captured_routes(routes, prompts.ids))
+    assert {request.generated for (request,) in requests} == {generated}
+    assert [request.prompt_tokens for (request,) in requests] == prompts.lengths.tolist()

@@ -9,13 +9,13 @@ import pytest
 
 from orderproof.forecast.prediction import SHUFFLES, Prediction, predict, unlearned
 from orderproof.routing.experts import BitSets
-from orderproof.routing.replay import Load
-from orderproof.routing.simulate import EngineShape, tally
+from orderproof.routing.replay import SimRequest
+from orderproof.routing.simulate import EngineShape, simulate_pass
 from orderproof.routing.step_costs import StepCosts
 
 GROUPS, EACH, BATCH, TOKENS = 4, 32, 8, 6
 COSTS = StepCosts((BATCH,), (1.0,), 0.1, "a test")
-LOADS = [[Load(k, 2, TOKENS)] for k in range(GROUPS * EACH)]
+LOADS = [[SimRequest(k, 2, TOKENS)] for k in range(GROUPS * EACH)]
 SORTED = np.argsort([k % GROUPS for k in range(len(LOADS))], kind="stable")
 FILE = np.arange(len(LOADS))
 
@@ -36,7 +36,7 @@ class OneExpertPerGroup:
 
 
 def test_a_pass_costs_what_its_steps_cost() -> None:
-    counted = tally([LOADS[k][0] for k in FILE], OneExpertPerGroup(), EngineShape(BATCH))
+    counted = simulate_pass([LOADS[k][0] for k in FILE], OneExpertPerGroup(), EngineShape(BATCH))
     assert counted.experts_per_layer == pytest.approx(GROUPS)  # dealt out in turn, so each batch holds every group
     steps = len(LOADS) // BATCH * TOKENS
     assert counted.wall_s(COSTS) == pytest.approx(steps * (1.0 + 0.1 * 2 * GROUPS) / 1000)
@@ -73,13 +73,13 @@ def test_the_interval_reaches_from_one_cost_of_an_expert_to_the_other() -> None:
     )
     random = np.random.default_rng(0)
     shuffles = [
-        tally([LOADS[k][0] for k in random.permutation(len(LOADS))], OneExpertPerGroup(), EngineShape(BATCH))
+        simulate_pass([LOADS[k][0] for k in random.permutation(len(LOADS))], OneExpertPerGroup(), EngineShape(BATCH))
         for _ in range(SHUFFLES)
     ]
     experts = float(np.mean([one.experts.mean() for one in shuffles]))
     for bound, off in ((foretold.low, -2 * error), (foretold.high, 2 * error)):
         costs = StepCosts((BATCH,), (1.0 - off * experts,), 0.1 + off, "another")
-        ordered = tally([LOADS[k][0] for k in SORTED], OneExpertPerGroup(), EngineShape(BATCH)).wall_s(costs)
+        ordered = simulate_pass([LOADS[k][0] for k in SORTED], OneExpertPerGroup(), EngineShape(BATCH)).wall_s(costs)
         gain = float(np.mean([one.wall_s(costs) for one in shuffles])) / ordered - 1
         assert bound == pytest.approx(gain, rel=0.35)
 

@@ -12,16 +12,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import corpus
+import make_prompts
 import pytest
+import train_model
 
 from tests.conftest import ROOT, run_demo
 
 DEMO = ROOT / "infra" / "demo"
-sys.path.insert(0, str(DEMO))  # the makers are scripts, no package
 
-import corpus  # noqa: E402
-import make_prompts  # noqa: E402
-import train_model  # noqa: E402
 
 LABELS = {"code", "math", "creative", "french", "arabic", "chinese"}
 SMALL = ("--steps", "2", "--hidden", "64", "--layers", "2", "--experts", "16", "--expert-size", "64")

@@ -9,14 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import make_chat
+import make_many
 import pytest
 
 from tests.conftest import ROOT
-
-sys.path[:0] = [str(ROOT / "infra" / "demo"), str(ROOT / "infra" / "bench")]  # the makers are scripts, no package
-
-import make_chat  # noqa: E402
-import make_many  # noqa: E402
 
 
 def test_the_harder_mix_is_made_again_from_its_seed_and_another_seed_makes_another() -> None:

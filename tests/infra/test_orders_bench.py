@@ -8,18 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import orders as bench
 import pytest
+import recipe
 
 from orderproof.job.spec import OrderSpec
 from orderproof.signals.served_model import ServedModel
-from tests.conftest import ROOT
 from tests.support.batches import make_project
 from tests.support.tiny_tokenizer import save_model
-
-sys.path.insert(0, str(ROOT / "infra" / "bench"))  # a script, no package
-
-import orders as bench
-import recipe
 
 SMALL_PROBE = {"probe_mib": 16}
 

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
-import pytest
-
-from orderproof.routing import published
-from orderproof.routing.published import QWEN3_COSTS, QWEN3_EXPERT_MS, QWEN3_ROUTING, QWEN3_SHUFFLED_TOK_S
-from orderproof.routing.synthetic import RoutingShape, statistics_of
-from tests.conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "infra" / "bench"))  # a script, no package
-
+import published
 import published_table
+import pytest
+from published import QWEN3_COSTS, QWEN3_EXPERT_MS, QWEN3_ROUTING, QWEN3_SHUFFLED_TOK_S
+from synthetic import RoutingShape, statistics_of
 
 TOO_MUCH = {("label order", 16), ("label order", 32), ("label order", 64), ("within a window of 768", 32)}
 

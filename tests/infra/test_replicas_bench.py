@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
+import replicas as bench
 
 from orderproof.engines.shares import Shares
 from orderproof.orders.order import Order
-from tests.conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "infra" / "bench"))  # a script, no package
-
-import replicas as bench
 
 
 @pytest.mark.parametrize("replicas", [2, 3])

@@ -12,46 +12,48 @@ from hypothesis import strategies as st
 
 from orderproof.routing import replay as replays
 from orderproof.routing.experts import distinct
-from orderproof.routing.replay import Load, StepChunk, device_masks, replay
+from orderproof.routing.replay import SimRequest, StepChunk, device_masks, replay
 from tests.support.brute_force import EXPERTS, RandomRoutes, batches, simulate, windows
 
 
-def gathered(lots: list[StepChunk]) -> dict[str, list[int]]:
-    """Steps of all lots, end to end."""
+def gathered(chunks: list[StepChunk]) -> dict[str, list[int]]:
+    """Steps of all chunks, end to end."""
     names = ("running", "waiting", "prefill_tokens", "experts")
-    return {name: np.concatenate([getattr(lot, name) for lot in lots]).tolist() for name in names}
+    return {name: np.concatenate([getattr(chunk, name) for chunk in chunks]).tolist() for name in names}
 
 
 @given(batches, windows, st.integers(1, 3), st.sampled_from([1, 3, 512]))
 def test_steps_and_experts_are_those_of_a_simulation_token_by_token(
-    loads: list[Load], limits: tuple[int, int], devices: int, lot_steps: int
+    requests: list[SimRequest], limits: tuple[int, int], devices: int, chunk_steps: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replays, "LOT_STEPS", lot_steps)
-        lots = list(replay(loads, RandomRoutes(), *limits, devices))
-    steps, sizes = simulate(loads, *limits), [len(part) for part in np.array_split(np.arange(EXPERTS), devices)]
+        patch.setattr(replays, "CHUNK_STEPS", chunk_steps)
+        chunks = list(replay(requests, RandomRoutes(), *limits, devices))
+    steps, sizes = simulate(requests, *limits), [len(part) for part in np.array_split(np.arange(EXPERTS), devices)]
     owner = np.repeat(np.arange(devices), sizes)
-    found = gathered(lots)
+    found = gathered(chunks)
     assert found["experts"] == [step.experts(lambda expert: int(owner[expert])) for step in steps]
     assert found["running"] == [len(step.running) for step in steps]
     assert found["prefill_tokens"] == [step.prefill_tokens for step in steps]
     admitted = list(itertools.accumulate(len(step.admitted) for step in steps))
     in_flight = [
-        min(2 * limits[0], len(loads) - (done - len(step.ended)))
+        min(2 * limits[0], len(requests) - (done - len(step.ended)))
         for step, done in zip(steps, itertools.accumulate(len(step.ended) for step in steps), strict=True)
     ]
     assert found["waiting"] == [
-        min(len(loads) - came, flying - len(step.running))
+        min(len(requests) - came, flying - len(step.running))
         for step, came, flying in zip(steps, admitted, in_flight, strict=True)
     ]
-    assert [pair for lot in lots for pair in lot.admitted] == [
+    assert [pair for chunk in chunks for pair in chunk.admitted] == [
         (number, k) for number, step in enumerate(steps) for k in step.admitted
     ]
-    assert [pair for lot in lots for pair in lot.ended] == [
+    assert [pair for chunk in chunks for pair in chunk.ended] == [
         (number, k) for number, step in enumerate(steps) for k in step.ended
     ]
-    for lot in lots:
-        assert all(lot.first <= step < lot.first + len(lot.running) for step, _ in (*lot.admitted, *lot.ended))
+    for chunk in chunks:
+        assert all(
+            chunk.first <= step < chunk.first + len(chunk.running) for step, _ in (*chunk.admitted, *chunk.ended)
+        )
 
 
 @pytest.mark.parametrize(("experts", "devices"), [(128, 2), (70, 3), (32, 32), (64, 1)])
@@ -68,10 +70,10 @@ def test_no_request_is_no_step() -> None:
 
 
 def test_memory_follows_the_batch_and_not_the_number_of_requests() -> None:
-    def peak(requests: int) -> int:
-        loads = (Load(number % 50, 4, 6) for number in range(requests))
+    def peak(count: int) -> int:
+        requests = (SimRequest(number % 50, 4, 6) for number in range(count))
         tracemalloc.start()
-        for _ in replay(loads, source, 8, 64):
+        for _ in replay(requests, source, 8, 64):
             pass
         used = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()

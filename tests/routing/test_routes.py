@@ -1,4 +1,4 @@
-"""Routes come back from their file as they were written; what is damaged or of something else is told."""
+"""Routes come back from their file as they were written; damage and other owners are detected."""
 
 from __future__ import annotations
 
@@ -68,8 +68,9 @@ def test_one_prompt_more_than_a_group_holds_begins_another_and_groups_are_kept_w
     assert sizes == [4] * 7 + [2]
     for k in np.random.default_rng(0).permutation(30).tolist() * 2:
         assert np.array_equal(read[k].experts, written[f"p{k}"])
-        assert read._kept_bytes == sum(prompt.experts.nbytes for group in read._kept.values() for prompt in group)
-        assert read._kept_bytes <= 2000 or len(read._kept) == 1
+        kept = [sum(prompt.experts.nbytes for prompt in group) for group in read._groups.values()]
+        assert kept
+        assert sum(kept) <= 2000 or len(kept) == 1
 
 
 def test_a_group_holds_no_more_bytes_than_allowed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,22 +115,22 @@ def test_frequencies_of_prompts_are_those_of_their_rows(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("experts", "prompt_tokens", "told"),
+    ("experts", "prompt_tokens", "message"),
     [
-        (np.zeros((3, 4, 4), int), 1, "'p' *: a token that chose one expert twice"),
+        (np.zeros((3, 4, 4), int), 1, "'p' *: a token chose the same expert twice"),
         (experts_of(3, RECORD, 0) + 1 - 1 + 64 * (np.arange(4) == 2), 1, "a layer has 64"),
         (experts_of(3, RECORD, 0) - 64 * (np.arange(4) == 2), 1, "experts -"),
-        (experts_of(3, RECORD, 0)[:, :3], 1, r"shape \(3, 3, 4\) for 1 prompt tokens × 4 layers × top-4"),
+        (experts_of(3, RECORD, 0)[:, :3], 1, r"shape \(3, 3, 4\), expected 1 prompt tokens × 4 layers × top-4"),
         (experts_of(3, RECORD, 0), 4, "4 prompt tokens"),
         (experts_of(3, RECORD, 0), 0, "0 prompt tokens"),
     ],
 )
-def test_routes_that_cannot_be_are_not_written(path: Path, experts: Any, prompt_tokens: int, told: str) -> None:
+def test_invalid_routes_are_not_written(path: Path, experts: Any, prompt_tokens: int, message: str) -> None:
     def write() -> None:
         with write_routes(path, RECORD) as writer:
             writer.add("p", prompt_tokens, experts)
 
-    with pytest.raises(RoutingError, match=told):
+    with pytest.raises(RoutingError, match=message):
         write()
     assert not path.exists()
 
@@ -154,7 +155,7 @@ def test_a_file_cut_off_is_named_with_what_to_do(path: Path, share: float) -> No
 
 
 def test_a_missing_file_says_what_makes_it(path: Path) -> None:
-    with pytest.raises(RoutingError, match="does not exist: `orderproof capture JOB` makes it"):
+    with pytest.raises(RoutingError, match=r"does not exist.*orderproof capture JOB"):
         Routes(path)
 
 
@@ -169,22 +170,22 @@ def test_a_byte_changed_inside_is_found_when_it_is_read(path: Path) -> None:
     assert written
 
 
-def test_a_byte_changed_anywhere_is_told_or_changes_nothing(path: Path) -> None:
+def test_a_byte_changed_anywhere_is_detected_or_changes_nothing(path: Path) -> None:
     make_routes(path, 20)
     whole, last = path.read_bytes(), pq.read_metadata(path).row_group(0).column(3)
     read = [(one.prompt_id, one.prompt_tokens, one.experts.tobytes()) for one in Routes(path)]
-    told, end = 0, (last.dictionary_page_offset or last.data_page_offset) + last.total_compressed_size
+    message, end = 0, (last.dictionary_page_offset or last.data_page_offset) + last.total_compressed_size
     for place in range(4, end, 31):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x15]) + whole[place + 1 :])
         try:
             again = [(one.prompt_id, one.prompt_tokens, one.experts.tobytes()) for one in Routes(path)]
             assert again == read, place
         except RoutingError:
-            told += 1
-    assert told > 20
+            message += 1
+    assert message > 20
 
 
-def test_names_that_are_no_text_are_told(path: Path) -> None:
+def test_names_that_are_no_text_are_refused(path: Path) -> None:
     make_routes(path, 2)
     path.write_bytes(path.read_bytes().replace(b"decode_tokens", b"decode\xfftokens"))
     with pytest.raises(RoutingError, match="cannot be read as routes"):
@@ -228,7 +229,7 @@ def test_rows_that_do_not_fit_are_named_with_their_prompt(path: Path, spoil: str
 
 def test_parquet_of_something_else_is_refused(path: Path) -> None:
     pq.write_table(pa.table({"prompt_id": ["a"]}), path)
-    with pytest.raises(RoutingError, match="not of routes"):
+    with pytest.raises(RoutingError, match="does not hold routes"):
         Routes(path)
 
 
@@ -243,11 +244,11 @@ def test_another_version_of_the_format_is_refused(path: Path) -> None:
 def test_routes_of_another_model_or_other_prompts_are_refused(path: Path) -> None:
     make_routes(path, 2)
     assert len(open_routes(path, MODEL, RECORD.dataset_md5)) == 2
-    for model, dataset_md5, told in (
+    for model, dataset_md5, message in (
         (dataclasses.replace(MODEL, fingerprint="0" * 64), RECORD.dataset_md5, "another model .*5f0c2a9e.*capture JOB"),
         (dataclasses.replace(MODEL, moe=MoeFacts(64, 8, 4, 1)), RECORD.dataset_md5, "top-4, and models/m has .*top-8"),
         (dataclasses.replace(MODEL, moe=None), RECORD.dataset_md5, "models/m has no experts"),
         (MODEL, "e" * 32, "other prompts .*8c5e8f6d.*capture JOB"),
     ):
-        with pytest.raises(RoutingError, match=told):
+        with pytest.raises(RoutingError, match=message):
             open_routes(path, model, dataset_md5)

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from orderproof.routing.experts import BitSets, bit_sets
-from orderproof.routing.replay import Load
+from orderproof.routing.replay import SimRequest
 
 LAYERS, EXPERTS, TOP_K = 3, 70, 4  # two words of bits
 
@@ -21,15 +21,9 @@ def tokens_of(number: int, part: int, tokens: int) -> np.ndarray:
 
 
 class RandomRoutes:
-    """A source whose every request has routes of its own. `lengths`: what some requests really generated."""
+    """A source in which each request has its own random routes."""
 
     layers, experts = LAYERS, EXPERTS
-
-    def __init__(self, lengths: dict[int, int] | None = None) -> None:
-        self.lengths = lengths or {}
-
-    def generated(self, number: int) -> int | None:
-        return self.lengths.get(number)
 
     def prefill(self, number: int, start: int, stop: int) -> BitSets:
         union: BitSets = np.bitwise_or.reduce(bit_sets(tokens_of(number, 0, stop)[start:], EXPERTS), axis=0)
@@ -60,44 +54,44 @@ class Step:
         return total
 
 
-def simulate(loads: list[Load], max_num_seqs: int, max_num_batched_tokens: int) -> list[Step]:
+def simulate(requests: list[SimRequest], max_num_seqs: int, max_num_batched_tokens: int) -> list[Step]:
     """Every step, as the scheduler's source has it: first who runs, in the order of admission, then who waits."""
-    waiting, running, steps = list(loads), [], []
-    read = {load.number: 0 for load in loads}
-    made = {load.number: 0 for load in loads}
+    waiting, running, steps = list(requests), [], []
+    read = {request.number: 0 for request in requests}
+    generated = {request.number: 0 for request in requests}
     while waiting or running:
         step, budget = Step(), max_num_batched_tokens
-        candidates = [(load, False) for load in running]
+        candidates = [(request, False) for request in running]
         while candidates or (waiting and budget and len(running) < max_num_seqs):
             if candidates:
-                load, new = candidates.pop(0)
+                request, new = candidates.pop(0)
             else:
-                load, new = waiting.pop(0), True
-                running.append(load)
+                request, new = waiting.pop(0), True
+                running.append(request)
             if new:
-                step.admitted.append(load.number)
-            if read[load.number] < load.prompt_tokens:
-                tokens = min(budget, load.prompt_tokens - read[load.number])
-                chosen = tokens_of(load.number, 0, load.prompt_tokens)[read[load.number] :][:tokens]
-                read[load.number] += tokens
+                step.admitted.append(request.number)
+            if read[request.number] < request.prompt_tokens:
+                tokens = min(budget, request.prompt_tokens - read[request.number])
+                chosen = tokens_of(request.number, 0, request.prompt_tokens)[read[request.number] :][:tokens]
+                read[request.number] += tokens
                 step.prefill_tokens += tokens
-                made[load.number] += read[load.number] == load.prompt_tokens
+                generated[request.number] += read[request.number] == request.prompt_tokens
             else:
                 tokens = 1
-                chosen = tokens_of(load.number, 1, load.generated)[made[load.number] - 1 :][:1]
-                made[load.number] += 1
+                chosen = tokens_of(request.number, 1, request.generated)[generated[request.number] - 1 :][:1]
+                generated[request.number] += 1
             budget -= tokens
-            step.running.append(load.number)
+            step.running.append(request.number)
             for row in chosen:
                 for layer in range(LAYERS):
                     step.touched[layer] |= set(row[layer].tolist())
-        step.ended = [load.number for load in running if made[load.number] == load.generated]
-        running = [load for load in running if made[load.number] < load.generated]
+        step.ended = [request.number for request in running if generated[request.number] == request.generated]
+        running = [request for request in running if generated[request.number] < request.generated]
         steps.append(step)
     return steps
 
 
 batches = st.lists(st.tuples(st.integers(1, 12), st.integers(1, 9)), min_size=1, max_size=14).map(
-    lambda sizes: [Load(number, prompt, generated) for number, (prompt, generated) in enumerate(sizes)]
+    lambda sizes: [SimRequest(number, prompt, generated) for number, (prompt, generated) in enumerate(sizes)]
 )
 windows = st.integers(1, 5).flatmap(lambda seqs: st.tuples(st.just(seqs), st.integers(seqs, 20)))

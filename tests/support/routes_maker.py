@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from orderproof.routing.routes import RoutesRecord
+from orderproof.routing.routes import Routes, RoutesRecord
 from orderproof.routing.routes_writer import write_routes
 
 RECORD = RoutesRecord(model="5f0c2a9e", dataset_md5="8c5e8f6d", layers=4, experts=64, top_k=4, versions={"vllm": "0"})
+PAIR_RECORD = RoutesRecord(model="m", dataset_md5="d", layers=1, experts=8, top_k=2)
 
 
 def experts_of(tokens: int, record: RoutesRecord, seed: int) -> np.ndarray:
@@ -27,3 +28,11 @@ def make_routes(path: Path, prompts: int, record: RoutesRecord = RECORD, **chang
         for k, (prompt_id, experts) in enumerate(written.items()):
             writer.add(prompt_id, k + 1, experts)
     return written
+
+
+def pair_routes(path: Path, *experts: tuple[int, int], decoded: int = 4) -> Routes:
+    """Routes of prompts p0, p1, … of one token, each of which always uses the same two experts."""
+    with write_routes(path, PAIR_RECORD) as writer:
+        for k, pair in enumerate(experts):
+            writer.add(f"p{k}", 1, np.tile(np.array(pair), (1 + decoded, 1, 1)))
+    return Routes(path)

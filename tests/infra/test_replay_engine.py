@@ -1,4 +1,4 @@
-"""The replay engine keeps the protocol, and its times follow from a simulation of the steps."""
+"""The engine in virtual time keeps the protocol, and its times follow from a simulation of the steps."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
+from synthetic import RoutingShape, SyntheticRoutes
 
 from orderproof.engines.protocol import Engine, Failure, Figures, Output, Request, Steps
-from orderproof.engines.replay import ReplayEngine, Settings
 from orderproof.job.spec import OrderSpec
 from orderproof.measure.evaluate import judge
 from orderproof.measure.plan import Plan, make_plan
 from orderproof.measure.trial import begin, run_block
 from orderproof.measure.trial_store import History, Trial
 from orderproof.orders.registry import make_order
-from orderproof.routing.replay import Load
+from orderproof.routing.replay import SimRequest
 from orderproof.routing.step_costs import StepCosts
-from orderproof.routing.synthetic import RoutingShape, SyntheticRoutes
 from tests.support.brute_force import RandomRoutes, batches, simulate, windows
 from tests.support.fake_engine import MOE, WORDS, mixed, prompts_of
+from tests.support.replay_engine import ReplayEngine, Settings
 from tests.support.trial_maker import make_job
 
 COSTS = StepCosts((1, 4), (2.0, 3.5), 0.01, "a test", prefill_token_ms=0.25)
 FIXED = {"max_tokens": 6, "ignore_eos": True}
 
 
-def requests_of(loads: list[Load]) -> list[Request]:
-    return [Request(load.number, [1] * load.prompt_tokens, {"max_tokens": load.generated}) for load in loads]
+def requests_of(sim_requests: list[SimRequest]) -> list[Request]:
+    return [Request(sim.number, [1] * sim.prompt_tokens, {"max_tokens": sim.generated}) for sim in sim_requests]
 
 
 def passed(engine: ReplayEngine, requests: list[Request], sampling: dict[str, Any]) -> tuple[Figures, list[Any]]:
@@ -42,20 +42,19 @@ def test_it_keeps_the_protocol() -> None:
     engine: Engine = ReplayEngine(RandomRoutes(), COSTS, Settings(4))
     with engine as started:
         assert started.info.settings["max_num_seqs"] == 4
-        assert started.info.machine["constants"] == "a test"
         assert started.probe(256) == started.probe(256) > 0
 
 
 @given(batches, windows)
-def test_times_follow_from_the_steps_of_a_simulation(loads: list[Load], limits: tuple[int, int]) -> None:
-    engine = ReplayEngine(RandomRoutes(), COSTS, Settings(*limits, overhead_ms=0.125))
+def test_times_follow_from_the_steps_of_a_simulation(sim_requests: list[SimRequest], limits: tuple[int, int]) -> None:
+    engine = ReplayEngine(RandomRoutes(), COSTS, Settings(*limits))
     for _ in range(2):  # the second pass begins when the first one ended
-        figures, answers = passed(engine, requests_of(loads), {"ignore_eos": True})
-        steps = simulate(loads, *limits)
+        figures, answers = passed(engine, requests_of(sim_requests), {"ignore_eos": True})
+        steps = simulate(sim_requests, *limits)
         ms = []
         for step in steps:
             base = 2.0 + 0.5 * (min(len(step.running), 4) - 1)
-            ms.append(base + 0.01 * step.experts() + 0.25 * step.prefill_tokens + 0.125)
+            ms.append(base + 0.01 * step.experts() + 0.25 * step.prefill_tokens)
         ends = np.cumsum(ms) / 1000
         assert figures.wall_s == pytest.approx(ends[-1])
         assert figures.step_ms == pytest.approx(np.array(ms), rel=1e-6)
@@ -64,40 +63,20 @@ def test_times_follow_from_the_steps_of_a_simulation(loads: list[Load], limits: 
         at = [ends[k] for k, step in enumerate(steps) for _ in step.ended]
         assert [answer.at_s for answer in answers] == pytest.approx(at)
         scheduled = sorted(answers, key=lambda answer: (answer.scheduled_s, answer.number))
-        assert [answer.number for answer in scheduled] == [load.number for load in loads]
-        assert [answer.output_tokens for answer in scheduled] == [load.generated for load in loads]
+        assert [answer.number for answer in scheduled] == [request.number for request in sim_requests]
+        assert [answer.output_tokens for answer in scheduled] == [request.generated for request in sim_requests]
 
 
-def test_steps_are_told_to_a_watch_and_then_not_collected() -> None:
-    engine, told = ReplayEngine(RandomRoutes(), COSTS, Settings(2)), []
+def test_watched_steps_are_not_collected() -> None:
+    engine, watched_steps = ReplayEngine(RandomRoutes(), COSTS, Settings(2)), []
     requests = [Request(number, [1] * 3) for number in range(5)]
     alone, _ = passed(engine, requests, FIXED)
-    watched = engine.run(requests, FIXED, lambda answer: None, told.append)
+    watched = engine.run(requests, FIXED, lambda answer: None, watched_steps.append)
     assert (len(watched.step_ms), watched.wall_s) == (0, pytest.approx(alone.wall_s))
-    joined = Steps(*(np.concatenate([getattr(lot, name) for lot in told]) for name in ("ms", "running", "waiting")))
+    names = ("ms", "running", "waiting")
+    joined = Steps(*(np.concatenate([getattr(steps, name) for steps in watched_steps]) for name in names))
     assert joined.ms.tolist() == pytest.approx(alone.step_ms.tolist())
     assert joined.waiting.tolist() == alone.waiting.tolist()
-
-
-@pytest.mark.parametrize(
-    ("sampling", "real", "tokens", "reason"),
-    [
-        ({"max_tokens": 6, "ignore_eos": True}, 4, 6, "length"),
-        ({"max_tokens": 6}, 4, 4, "stop"),
-        ({"max_tokens": 6}, 9, 6, "length"),
-        ({"max_tokens": 6}, None, 6, "length"),
-        ({}, None, 16, "length"),  # vLLM's own
-        ({"max_tokens": None}, 40, 37, "length"),  # the model's length
-        ({"max_tokens": None}, 12, 12, "stop"),
-    ],
-)
-def test_a_request_ends_as_it_really_did_or_as_it_was_asked(
-    sampling: dict[str, Any], real: int | None, tokens: int, reason: str
-) -> None:
-    source = RandomRoutes({7: real} if real else {})
-    _, (answer,) = passed(ReplayEngine(source, COSTS, Settings(2, max_model_len=40)), [Request(7, [1] * 3)], sampling)
-    (completion,) = answer.completions
-    assert (len(completion.token_ids), completion.finish_reason) == (tokens, reason)
 
 
 def test_prompts_that_vllm_refuses_fail_and_the_others_go_on() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from synthetic import RoutingShape, SyntheticRoutes, draw_tokens, statistics_of
 
 from orderproof.routing.experts import bit_sets, distinct
-from orderproof.routing.synthetic import RoutingShape, SyntheticRoutes, draw_tokens, statistics_of
 
 SHAPE = RoutingShape(layers=6, experts=64, top_k=4, domains=3, common=0.5, own=1.2)
 

@@ -1,12 +1,11 @@
-"""Routing drawn at random to published statistics, for questions about models that are not at hand.
+"""Routing drawn at random to published statistics: a `RouteSource` for models that are not available here.
 
-In: a model's shape, how unevenly it uses its experts, a domain per request, and a seed. Out: a `RouteSource` that holds
-a pool of drawn tokens and nothing per request. Knows nothing of steps or times.
+It holds a pool of drawn tokens, and nothing per request.
 
 The model: in each layer and domain an expert e has the weight exp(common · g_e + own · z_e), g and z standard normal,
 g the same for all domains. A token takes top_k experts without replacement, with chances in proportion to the weights
 (the first of a race of exponential times); tokens are independent. Log-normal weights are skewed much as Zipf's are;
-`common` says how much domains share their favourites, `own` how far they are apart.
+`common` says how much domains share their favourite experts, `own` how far they are apart.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class RoutingShape:
 
 
 class SyntheticRoutes:
-    """Routes made on demand: the same request has the same routes whenever it is asked for."""
+    """Routes drawn on demand: a request has the same routes each time they are read."""
 
     def __init__(self, shape: RoutingShape, domain: Callable[[int], int], seed: int, pool: int = POOL_TOKENS) -> None:
         """`domain` gives each request's domain, 0 … domains − 1, by its number."""
@@ -47,9 +46,6 @@ class SyntheticRoutes:
             shape.domains, shape.layers * pool, words(shape.experts)
         )
         self._layer_starts = np.arange(shape.layers, dtype=np.intp) * pool
-
-    def generated(self, number: int) -> int | None:
-        return None
 
     def prefill(self, number: int, start: int, stop: int) -> BitSets:
         union: BitSets = np.bitwise_or.reduce(self._drawn(number, stop - start, 1 + start), axis=0)
@@ -117,4 +113,4 @@ def _touched(chance: NDArray[np.float64], batch: int) -> float:
 
 
 def _touched_each(chance: NDArray[np.float64], batch: int) -> NDArray[np.float64]:
-    return np.array([_touched(of_domain, batch) for of_domain in chance])
+    return np.array([_touched(domain, batch) for domain in chance])

@@ -1,4 +1,4 @@
-"""Constants that were published, for questions about which nothing was measured here.
+"""Published constants, for models that were not measured here.
 
 Source: "Sort your prompts" (Badaoui et al., 19 October 2026): vLLM 0.27.1 on an MI300X, 768 prompts of six domains, 256
 tokens each, greedy, fixed lengths, against shuffled.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from synthetic import RoutingShape, statistics_of
+
 from orderproof.routing.step_costs import StepCosts
-from orderproof.routing.synthetic import RoutingShape, statistics_of
 
 DOMAINS = 6
 SEED = 0  # of every drawn routing
