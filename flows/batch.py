@@ -39,7 +39,7 @@ from orderproof.job.params import load_job
 from orderproof.job.spec import Job
 from orderproof.lossy.routing import routing_named
 from orderproof.orders.order import Order
-from orderproof.prompts.request_defaults import Serving
+from orderproof.prompts.request_defaults import RequestDefaults
 from orderproof.prompts.source import PromptSource
 from orderproof.prompts.stream import LINGER_S, Stream
 from orderproof.prompts.tokenization import Tokenizer
@@ -121,7 +121,7 @@ def begin_stream(job: Job, stream: Stream, restart: bool) -> tuple[Batch, str]:
 @task(name="validate", task_run_name="validate prompts", cache_policy=NO_CACHE)
 def validate(job: Job) -> PromptSource:
     """Every row is read and checked, before anything is spent."""
-    return PromptSource(job.prompts_path, Serving.of(job))
+    return PromptSource(job.prompts_path, RequestDefaults(job))
 
 
 @task(name="order", task_run_name="take or make the order", cache_policy=NO_CACHE)

@@ -28,11 +28,11 @@ from orderproof.engines.protocol import Engine
 from orderproof.engines.routing_engine import RoutingEngine
 from orderproof.engines.start import start_engine
 from orderproof.forecast.step_cost_store import costs_path, write_costs
+from orderproof.job.hashing import md5_of
 from orderproof.job.model import ModelFacts, read_model
 from orderproof.job.params import load_job
 from orderproof.job.spec import Job
 from orderproof.orders.view import view_of
-from orderproof.prompts.dataset import dataset_md5
 from orderproof.prompts.tokenization import TokenizedPrompts
 from orderproof.routing.errors import RoutingError
 from orderproof.routing.routes import open_routes
@@ -82,7 +82,7 @@ def draw_sample(job: Job, prompts: TokenizedPrompts, wanted: int | None, seed: i
     size = wanted or sample_size(len(prompts), job.engine.max_num_seqs)
     places = stratified(len(prompts), size, seed)
     run_logger().info("%d of %d prompts are captured", len(places), len(prompts))
-    return Sample(prompts.take(places), len(prompts), seed, dataset_md5(job.prompts_path))
+    return Sample(prompts.take(places), len(prompts), seed, md5_of(job.prompts_path))
 
 
 @task(name="capture", task_run_name="capture the sample's routes", cache_policy=NO_CACHE)

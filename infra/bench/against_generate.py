@@ -32,7 +32,7 @@ def main() -> None:
     from transformers import AutoTokenizer
     from vllm import LLM, SamplingParams
 
-    from orderproof.prompts.dataset import read_prompts
+    from orderproof.prompts.prompt_file import read_prompts
 
     tokenizer = AutoTokenizer.from_pretrained(options.model, local_files_only=True)
     prompts = [tokenizer.encode(str(prompt.text)) for prompt in read_prompts(options.prompts)]

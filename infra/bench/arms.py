@@ -30,7 +30,7 @@ from orderproof.orders.order import Order
 from orderproof.orders.registry import make_order
 from orderproof.orders.view import PromptView, view_of
 from orderproof.outputs.passes import CANDIDATE, CONTROL
-from orderproof.prompts.dataset import read_prompts
+from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.tokenization import TokenizedPrompts, tokenize
 from orderproof.signals.served_model import ServedModel
 

@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 from signals import RECIPE
 
 from orderproof.forecast.order_cross_validation import experts_read, learned_from
+from orderproof.job.hashing import md5_of
 from orderproof.job.model import read_model
 from orderproof.job.params import load_job
 from orderproof.job.spec import OrderSpec
 from orderproof.orders.shuffled import shuffle
 from orderproof.orders.view import PromptView, view_of
-from orderproof.prompts.dataset import dataset_md5, read_prompts
+from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.tokenization import tokenize
 from orderproof.routing.routes import Routes, open_routes
 from orderproof.routing.simulate import EngineShape
@@ -40,7 +41,7 @@ def main() -> None:
     served, setting = ServedModel.of_job(job), EngineShape.of(job)
     view = view_of(tokenize(job, read_prompts(job.prompts_path)), served)
     assert served.routes is not None  # of a job they always have a place
-    with open_routes(served.routes, read_model(job.model_path, job.model), dataset_md5(job.prompts_path)) as routes:
+    with open_routes(served.routes, read_model(job.model_path, job.model), md5_of(job.prompts_path)) as routes:
         if max(options.learned) + options.held > len(routes):
             raise SystemExit(f"{len(routes)} prompts are captured: fewer than --learned and --held together")
         place = {prompt_id: i for i, prompt_id in enumerate(view.ids)}

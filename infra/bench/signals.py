@@ -15,12 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from orderproof.forecast.order_cross_validation import choose
+from orderproof.job.hashing import md5_of
 from orderproof.job.model import read_model
 from orderproof.job.params import load_job
 from orderproof.job.spec import OrderSpec
 from orderproof.orders.registry import make_order
 from orderproof.orders.view import PromptView, view_of
-from orderproof.prompts.dataset import dataset_md5, read_prompts
+from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.tokenization import tokenize
 from orderproof.routing.routes import open_routes
 from orderproof.routing.simulate import EngineShape
@@ -41,7 +42,7 @@ def main() -> None:
     setting = replace(setting, batch=options.batch or setting.batch)
     view = view_of(tokenize(job, read_prompts(job.prompts_path)), served)
     specs = candidates(view)
-    with open_routes(_routes(served), read_model(job.model_path, job.model), dataset_md5(job.prompts_path)) as routes:
+    with open_routes(_routes(served), read_model(job.model_path, job.model), md5_of(job.prompts_path)) as routes:
         choices = choose(specs, view, routes, served, setting)
     print(f"{job.name}, {setting.batch} at once: {choices.shuffled:.1f} experts per layer and step shuffled", end=", ")
     print(f"{choices.oracle:.1f} by the oracle ({choices.headroom:.1%} saved)")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orderproof.prompts.dataset import read_prompts
-from orderproof.prompts.rows import Prompt
+from orderproof.prompts.prompt import Prompt
+from orderproof.prompts.prompt_file import read_prompts
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +46,7 @@ def read_domains(paths: Sequence[Path]) -> Domains:
     """label → its prompts; those without a label form a domain of their own, ``.
 
     Raises:
-        orderproof.prompts.dataset.PromptError: a file or a row of it cannot be read.
+        orderproof.prompts.prompt_file.PromptError: a file or a row of it cannot be read.
     """
     domains: dict[str, list[Source]] = defaultdict(list)
     for path in paths:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from corpus import MAX_LENGTH_TOKENS, Domains, batches, read_domains, train_tokenizer
 
-from orderproof.prompts.rows import PromptError
+from orderproof.prompts.prompt import PromptError
 
 if TYPE_CHECKING:
     import torch

@@ -100,7 +100,7 @@ def demote(
     as_json: Json = False,
 ) -> None:
     """Go back to the file's own order. Evidence is kept."""
-    from orderproof.prompts.dataset import read_prompts
+    from orderproof.prompts.prompt_file import read_prompts
     from orderproof.runs.recording import demote as demote_job
 
     this = load_job(params, job)

@@ -26,7 +26,7 @@ from orderproof.generate.provenance import provenance_of
 from orderproof.generate.result import Result
 from orderproof.job.errors import OrderproofError
 from orderproof.job.files import atomic_files
-from orderproof.prompts.request_defaults import Serving
+from orderproof.prompts.request_defaults import RequestDefaults
 from orderproof.validation.validate import validate_outputs
 
 OUTPUTS_FILE, BATCH_FILE = "outputs.parquet", "outputs.jsonl"
@@ -114,9 +114,9 @@ def write_outputs(batch: Batch, path: Path, folder: Path, lines: Path | None = N
                 light = _write_part(checkpoint, writer, batch_file, places)
                 part = folder if len(batch.source) <= ROWS_PER_SUITE else folder / f"from-{start:09d}"
                 expected = list(itertools.islice(ids, ROWS_PER_SUITE))
-                batch.file.refuse_edits()  # before other ids than those that were sent are expected
+                batch.file.check_unchanged()  # before other ids than those that were sent are expected
                 validate_outputs(expected, light, part, source=str(path))
-            batch.file.refuse_edits()  # and once more, at the last moment before the file appears
+            batch.file.check_unchanged()  # and once more, at the last moment before the file appears
     except OSError as error:
         raise DeliveryError(
             f"{path} cannot be written: {error.strerror or error}. All results are kept in {checkpoint.folder}; "
@@ -142,7 +142,7 @@ class _BatchFile:
 
     def __init__(self, batch: Batch, sink: IO[bytes]) -> None:
         self.source, self.sink, job = batch.file, sink, batch.job
-        self.lines = BatchLines(Serving.of(job).models[0], job.sampling, batch.file.md5, int(time.time()))
+        self.lines = BatchLines(RequestDefaults(job).models[0], job.sampling, batch.file.md5, int(time.time()))
 
     def write(self, results: list[Result]) -> None:
         prompts = self.source.read([result.place for result in results])

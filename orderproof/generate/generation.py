@@ -31,8 +31,8 @@ from orderproof.job.sampling import FINISHED, asked_samples, asked_tokens, is_cu
 from orderproof.job.spec import Job
 from orderproof.lossy.acceptance import refuse_stream, require_engine, require_evidence
 from orderproof.orders.order import Order
-from orderproof.prompts.request_defaults import Serving
-from orderproof.prompts.rows import PromptError
+from orderproof.prompts.prompt import PromptError
+from orderproof.prompts.request_defaults import RequestDefaults
 from orderproof.prompts.source import PromptSource
 from orderproof.prompts.stream import PromptStream, Stream
 from orderproof.prompts.tokenization import Tokenizer
@@ -63,7 +63,7 @@ class Batch:
     @property
     def unfinished(self) -> bool:
         """Whether an engine is needed. Of a stream: waits for its first new prompt, or its end."""
-        return len(self.checkpoint.pending) > 0 or (self.coming is not None and self.coming.begins())
+        return len(self.checkpoint.pending) > 0 or (self.coming is not None and self.coming.has_more())
 
 
 @dataclass
@@ -142,7 +142,7 @@ def begin_stream(job: Job, stream: Stream, order: InWindows, tokenizer: Tokenize
     if order.spec.method == "file":
         stream = replace(stream, linger_s=0.0)  # nothing is gained by waiting
     try:
-        source = PromptStream(stream, growing.folder / SPOOL_FILE, Serving.of(job))
+        source = PromptStream(stream, growing.folder / SPOOL_FILE, RequestDefaults(job))
     except BaseException:
         growing.close()
         raise
@@ -162,7 +162,7 @@ def complete(batch: Batch) -> Batch:
     source = batch.source
     if isinstance(source, PromptStream):
         source.close()
-        source = PromptSource(source.spool, Serving.of(batch.job))
+        source = PromptSource(source.spool, RequestDefaults(batch.job))
     whole = batch.coming.checkpoint.end(source.md5)
     key = {name: part for name, part in whole.items() if name != "order"}
     return replace(batch, source=source, key=key, coming=None)

@@ -15,7 +15,7 @@ from typing import Any
 from orderproof.engines.protocol import Completion, TokenLogprob
 from orderproof.generate.result import Result
 from orderproof.prompts.openai_body import CHAT
-from orderproof.prompts.rows import Prompt
+from orderproof.prompts.prompt import Prompt
 
 ERROR_TYPES = {400: "BadRequestError", 500: "InternalServerError"}
 

@@ -20,7 +20,7 @@ from orderproof.generate.growing_checkpoint import GrowingCheckpoint
 from orderproof.job.files import sync_folder
 from orderproof.job.spec import Job
 from orderproof.orders.view import PromptView, own_samples
-from orderproof.prompts.rows import Prompt, PromptError
+from orderproof.prompts.prompt import Prompt, PromptError
 from orderproof.prompts.source import PromptSource
 from orderproof.prompts.stream import PromptStream
 from orderproof.prompts.tokenization import Tokenizer
@@ -44,9 +44,9 @@ class Coming:
         self.job, self.source, self.checkpoint = job, source, checkpoint
         self.tokenizer, self.in_tokens = tokenizer, in_tokens
 
-    def begins(self) -> bool:
+    def has_more(self) -> bool:
         """Whether there is a prompt that is not in order yet; waits for it."""
-        return self.source.begins(self.checkpoint.windows.prompts)
+        return self.source.has_more(self.checkpoint.windows.prompts)
 
     def windows(self, starving: Callable[[], bool]) -> Iterator[NDArray[np.int64]]:
         """Places in the order of sending, a window at a time.

@@ -27,9 +27,10 @@ from orderproof.orders.registry import make_order
 from orderproof.orders.row_text import Reading, reading_of
 from orderproof.orders.view import PromptView, on_line
 from orderproof.orders.window import Windows
-from orderproof.prompts.ids import SeenKeys, id_key
+from orderproof.prompts.ids import IdSet, id_key
+from orderproof.prompts.json_lines import BYTE_ORDER_MARK
 from orderproof.prompts.row_files import Row, Rows, may_stream, open_rows, open_source, rows_in, stream_rows
-from orderproof.prompts.tail_lines import BYTE_ORDER_MARK, STANDARD_STREAM
+from orderproof.prompts.tail_lines import STANDARD_STREAM
 from orderproof.signals.served_model import UNKNOWN_MODEL, ServedModel
 
 NAMED_IDS = 5  # of each kind, in a message
@@ -166,7 +167,7 @@ def _reorder_stream(
 
 
 def _distinct(name: str, rows: Iterable[Row]) -> Iterator[Row]:
-    seen = SeenKeys()
+    seen = IdSet()
     for row in rows:
         if not seen.add(id_key(row.id)):
             raise ReorderError(

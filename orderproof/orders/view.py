@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.orders.order import OrderError
-from orderproof.prompts.rows import Prompt
+from orderproof.prompts.prompt import Prompt
 from orderproof.prompts.source import PromptSource
 from orderproof.prompts.tokenization import TokenizedPrompts, Tokenizer
 from orderproof.signals.registry import Indices

@@ -17,7 +17,7 @@ def id_key(prompt_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(prompt_id.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
-class SeenKeys:
+class IdSet:
     """Keys of ids, 8 bytes each in memory."""
 
     def __init__(self) -> None:

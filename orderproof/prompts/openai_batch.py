@@ -13,21 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from orderproof.job.sampling import VLLM_MAX_TOKENS
+from orderproof.job.spelling import did_you_mean
+from orderproof.prompts.json_lines import Fail, kind_of
 from orderproof.prompts.openai_body import CHAT, COMPLETIONS, sampling_of, template_arguments
-from orderproof.prompts.request_defaults import Serving, nearest
-from orderproof.prompts.rows import (
-    Fail,
+from orderproof.prompts.prompt import (
     Messages,
     Prompt,
     PromptError,
-    checked_id,
-    checked_messages,
-    checked_text,
-    kind_of,
+    check_field_names,
+    check_id,
+    check_messages,
+    check_text,
     optional_text,
-    refuse_misspelt,
     shown,
 )
+from orderproof.prompts.request_defaults import RequestDefaults
 
 FIELDS = ("custom_id", "method", "url", "body", "label", "reference")
 NOT_BESIDE_A_BODY = {
@@ -44,19 +44,19 @@ def is_request(record: Mapping[str, Any]) -> bool:
     return "custom_id" in record and "text" not in record
 
 
-def prompt_of(path: Path, number: int, record: Mapping[str, Any], serving: Serving | None) -> Prompt:
+def prompt_of(path: Path, number: int, record: Mapping[str, Any], defaults: RequestDefaults | None) -> Prompt:
     """Check a row and make it a prompt.
 
     Args:
-        serving: None: outside of a job, where no engine's defaults are known and any model may be named.
+        defaults: None: outside of a job, where no engine's defaults are known and any model may be named.
 
     Raises:
         PromptError: the first thing wrong.
     """
     fail: Fail = functools.partial(PromptError, path, row=number)
-    id = checked_id(record, "custom_id", fail)
+    id = check_id(record, "custom_id", fail)
     fail = functools.partial(fail, id=id)
-    refuse_misspelt(record, fail, FIELDS)
+    check_field_names(record, fail, FIELDS)
     for field, where in NOT_BESIDE_A_BODY.items():
         if field in record:
             raise fail(f"`{field}` stands beside `body`", f"In a batch file it stands {where}")
@@ -66,10 +66,10 @@ def prompt_of(path: Path, number: int, record: Mapping[str, Any], serving: Servi
         id=id,
         text=_messages(body, fail) if endpoint == CHAT else _plain(body, fail),
         label=optional_text(record, "label", fail),
-        sampling=_complete(sampling, endpoint, serving) or None,
+        sampling=_complete(sampling, endpoint, defaults) or None,
         reference=optional_text(record, "reference", fail),
         line=number,
-        lora=_adapter(body, serving, fail),
+        lora=_adapter(body, defaults, fail),
         chat_template_args=template_arguments(body, fail) if endpoint == CHAT else None,
         endpoint=endpoint,
     )
@@ -96,7 +96,7 @@ def _messages(body: Mapping[str, Any], fail: Fail) -> Messages:
     messages = body.get("messages")
     if not isinstance(messages, list):
         raise fail(f"`body.messages` must be a list, not {kind_of(messages)}", "Give chat messages", flaw="text")
-    return checked_messages([_message(message, k, fail) for k, message in enumerate(messages, 1)], fail)
+    return check_messages([_message(message, k, fail) for k, message in enumerate(messages, 1)], fail)
 
 
 def _message(message: Any, number: int, fail: Fail) -> Any:
@@ -122,38 +122,37 @@ def _plain(body: Mapping[str, Any], fail: Fail) -> str:
     if isinstance(prompt, list):
         remedy = "Give one text a row; token ids and lists of prompts are not supported"
         raise fail("`body.prompt` is a list", remedy, flaw="text")
-    return checked_text(prompt, "`body.prompt`", fail)
+    return check_text(prompt, "`body.prompt`", fail)
 
 
-def _adapter(body: Mapping[str, Any], serving: Serving | None, fail: Fail) -> str | None:
+def _adapter(body: Mapping[str, Any], defaults: RequestDefaults | None, fail: Fail) -> str | None:
     """The adapter that `model` names; None: the model itself."""
     name = body.get("model")
-    if name is None or serving is None or name in serving.models:
+    if name is None or defaults is None or name in defaults.models:
         return None
     if not isinstance(name, str):
         raise fail(f"`body.model` must be text, not {kind_of(name)}", "Name the job's model, or leave it out")
-    if name in serving.adapters:
+    if name in defaults.adapters:
         return name
     remedy = "Correct it, or name it in engine.args.served_model_name or engine.lora_modules of the job"
-    raise fail(
-        f"`body.model` {shown(name)} is not served here; {nearest(name, (*serving.adapters, *serving.models))}", remedy
-    )
+    hint = did_you_mean(name, (*defaults.adapters, *defaults.models))
+    raise fail(f"`body.model` {shown(name)} is not served here: {hint}", remedy)
 
 
-def _complete(sampling: dict[str, Any], endpoint: str, serving: Serving | None) -> dict[str, Any]:
+def _complete(sampling: dict[str, Any], endpoint: str, defaults: RequestDefaults | None) -> dict[str, Any]:
     """With a server's defaults where the body says nothing; the job's own sampling lies under them in the engine.
 
     A chat without `max_tokens` may fill the model's length, a completion has vLLM's 16.
     """
-    if serving is None:
+    if defaults is None:
         return sampling
-    complete = {**serving.defaults, **sampling}
-    if endpoint == CHAT and "max_tokens" not in {**complete, **serving.job.sampling}:
+    complete = {**defaults.sampling, **sampling}
+    if endpoint == CHAT and "max_tokens" not in {**complete, **defaults.job.sampling}:
         complete["max_tokens"] = None
     elif endpoint == COMPLETIONS and "max_tokens" not in sampling:
         complete.pop("max_tokens", None)  # a completion's 16 goes before the model's own
-    if serving.most_tokens is not None:
+    if defaults.max_tokens is not None:
         usual = None if endpoint == CHAT else VLLM_MAX_TOKENS
-        asked = complete.get("max_tokens", serving.job.sampling.get("max_tokens", usual))
-        complete["max_tokens"] = serving.most_tokens if asked is None else min(asked, serving.most_tokens)
+        asked = complete.get("max_tokens", defaults.job.sampling.get("max_tokens", usual))
+        complete["max_tokens"] = defaults.max_tokens if asked is None else min(asked, defaults.max_tokens)
     return complete

@@ -8,13 +8,14 @@ CompletionRequest), so that `vllm run-batch` samples alike. Knows nothing of fil
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from orderproof.job.sampling import MAX_COUNT
-from orderproof.prompts.rows import Fail, kind_of, shown
+from orderproof.job.spelling import nearest
+from orderproof.prompts.json_lines import Fail, kind_of
+from orderproof.prompts.prompt import shown
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 LOGIT_BIAS_LIMIT = 100.0
@@ -209,8 +210,8 @@ def _refuse_but_usual(key: str, value: Any, endpoint: str, fail: Fail) -> None:
     elif key in REFUSED:
         usual, remedy = REFUSED[key]
     else:
-        near = difflib.get_close_matches(key, KNOWN[endpoint], 1)
-        hint = f"; the nearest is `{near[0]}`" if near else ""
+        near = nearest(key, KNOWN[endpoint])
+        hint = f": did you mean {near!r}?" if near else ""
         raise fail(f"`body.{key}` is not a key of {endpoint}{hint}", "Rename it, or leave it out")
     if value not in usual:
         raise fail(f"`body.{key}` is not supported", remedy)

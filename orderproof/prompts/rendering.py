@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from orderproof.prompts.dataset import prompt_of_record
-from orderproof.prompts.rows import Prompt, PromptError
+from orderproof.prompts.prompt import Prompt, PromptError
+from orderproof.prompts.prompt_file import prompt_of_record
 from orderproof.prompts.tokenization import apply_template, load_tokenizer
 
 

@@ -1,9 +1,7 @@
-"""Files of rows that any tool may have written: JSON lines or Parquet, each row with an id.
+"""Rows of files that any tool wrote: JSON lines or Parquet, each row with an id; written again in any order, unchanged.
 
-In: a path, or `-` for the standard input. Out: `Rows`, which give ids, labels and texts and write the rows again in any
-order, each as it was. Knows nothing of orders, nor of what our own prompt files must hold (rows.py does).
-
-Of JSON lines only ids, labels and offsets are held, so a million rows are fine; a row's bytes are copied from the disk.
+Of JSON lines only ids, labels and offsets are held, so that a million rows are fine; a row's bytes are copied from the
+disk.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import os
 import shutil
 import stat
@@ -27,7 +24,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from orderproof.job.errors import OrderproofError
-from orderproof.prompts.tail_lines import BYTE_ORDER_MARK, LINE_LIMIT_BYTES, STANDARD_STREAM
+from orderproof.prompts.json_lines import BYTE_ORDER_MARK, EXAMPLE, Fail, parse_object, read_lines
+from orderproof.prompts.prompt import check_id, list_fields
+from orderproof.prompts.tail_lines import STANDARD_STREAM
 
 ID_FIELDS = ("id", "custom_id")  # ours, and that of OpenAI's batch format
 BATCH_FIELDS = frozenset({"body", "response"})  # of that format's requests and answers
@@ -147,16 +146,16 @@ def stream_rows(name: str, file: BinaryIO, hashed: Callable[[bytes], object]) ->
         RowError: there are none, one is not an object, or one has no id.
     """
     number = 0
-    for place, raw in enumerate(iter(lambda: file.readline(LINE_LIMIT_BYTES), b""), 1):
-        if len(raw) == LINE_LIMIT_BYTES:
-            limit = f"{LINE_LIMIT_BYTES >> 20} MiB"
-            raise RowError(f"{name}, line {place} is longer than {limit}: JSON lines hold one object each")
-        hashed(raw)
-        line = raw.removeprefix(BYTE_ORDER_MARK) if place == 1 else raw
-        if line and not line.isspace():
-            number = place
-            record = parse_row(name, line, number)
-            yield Row(number, line, record, _id_of(record, f"{name}, line {number}"), _label_of(record))
+
+    def readline(limit: int) -> bytes:
+        line = file.readline(limit)
+        hashed(line)
+        return line
+
+    for number, _, line in read_lines(readline, lambda number: _fail_at(name, "line", number)):
+        fail = _fail_at(name, "line", number)
+        record = parse_object(line, fail, nan=True)
+        yield Row(number, line, record, _id_of(record, fail), _label_of(record))
     if not number:
         raise _no_rows(name)
 
@@ -172,9 +171,13 @@ class _JsonLines:
         self._starts: array[int] = array("q")
         self._lengths: array[int] = array("q")
         self._newline = b"\n"
-        for number, start, line in self._lines():
-            record = parse_row(name, line, number)
-            self.ids.append(_id_of(record, f"{name}, line {number}"))
+        file.seek(0)
+        self._mark = BYTE_ORDER_MARK if file.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK else b""
+        file.seek(0)
+        for number, start, line in read_lines(file.readline, self._fail_at):
+            fail = self._fail_at(number)
+            record = parse_object(line, fail, nan=True)
+            self.ids.append(_id_of(record, fail))
             self.labels.append(_label_of(record))
             self.numbers.append(number)
             self._starts.append(start)
@@ -183,7 +186,7 @@ class _JsonLines:
                 self._newline = b"\r\n"
 
     def record(self, i: int) -> dict[str, Any]:
-        return parse_row(self.name, self._bytes(i), self.numbers[i])
+        return parse_object(self._bytes(i), self._fail_at(self.numbers[i]), nan=True)
 
     def md5(self) -> str:
         return _md5(self._file)
@@ -195,15 +198,8 @@ class _JsonLines:
             line = self._bytes(i)
             sink.write(line if line.endswith(b"\n") else line + self._newline)
 
-    def _lines(self) -> Iterator[tuple[int, int, bytes]]:
-        """Number, offset and bytes of each line that is not blank. Lines end at b"\\n" alone."""
-        self._file.seek(0)
-        self._mark = BYTE_ORDER_MARK if self._file.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK else b""
-        start = self._file.seek(len(self._mark))
-        for number, line in enumerate(self._file, 1):
-            if not line.isspace():
-                yield number, start, line
-            start += len(line)
+    def _fail_at(self, number: int) -> Fail:
+        return _fail_at(self.name, "line", number)
 
     def _bytes(self, i: int) -> bytes:
         return os.pread(self._file.fileno(), self._lengths[i], self._starts[i])
@@ -221,7 +217,7 @@ class _Parquet:
         columns = [column for column in (*ID_FIELDS, "label") if column in self._table.column_names]
         records = self._table.select(columns).to_pylist()
         self.numbers = range(1, len(records) + 1)
-        self.ids = [_id_of(record, f"{name}, row {number}") for number, record in enumerate(records, 1)]
+        self.ids = [_id_of(record, _fail_at(name, "row", number)) for number, record in enumerate(records, 1)]
         self.labels = [_label_of(record) for record in records]
 
     def record(self, i: int) -> dict[str, Any]:
@@ -237,24 +233,13 @@ class _Parquet:
                 writer.write_table(self._table.take(pa.array(permutation[start : start + PARQUET_BATCH_ROWS])))
 
 
-def parse_row(name: str, line: bytes, number: int) -> dict[str, Any]:
-    """A line of JSON. Raises RowError if it is no object."""
-    try:
-        record = json.loads(line.decode())
-    except UnicodeDecodeError as error:
-        problem = f"byte 0x{line[error.start]:02x} is not UTF-8. Convert the file, perhaps with iconv"
-    except (ValueError, RecursionError) as error:
-        cut = "" if line.endswith(b"\n") else "; no newline ends the line, so the file may be cut off"
-        problem = f"not JSON ({' '.join(str(error).split())}){cut}. Write one object per line"
-    else:
-        if isinstance(record, dict):
-            return record
-        problem = 'not an object. Write one per line, such as {"id": "a", "text": "…"}'
-    raise RowError(f"{name}, line {number}: {problem}")
+def _fail_at(name: str, word: str, number: int) -> Fail:
+    """Makes the errors about one row."""
+    return lambda problem, remedy, **_: RowError(f"{name}, {word} {number}: {problem}. {remedy}")
 
 
 def _no_rows(name: str) -> RowError:
-    return RowError(f"{name}: there are no rows in it. Give at least one")
+    return RowError(f"{name}: holds no rows. Give at least one, such as {EXAMPLE}")
 
 
 def _md5(file: BinaryIO) -> str:
@@ -265,13 +250,13 @@ def _md5(file: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-def _id_of(record: Mapping[str, Any], where: str) -> str:
+def _id_of(record: Mapping[str, Any], fail: Fail) -> str:
     is_batch = "custom_id" in record and not BATCH_FIELDS.isdisjoint(record)
-    fields = reversed(ID_FIELDS) if is_batch else ID_FIELDS  # an answer of run-batch has an `id` that is its own
-    id = next((record[field] for field in fields if record.get(field) is not None), None)
-    if isinstance(id, bool) or not isinstance(id, str | int) or id == "":
-        raise RowError(f"{where}: no usable `id` or `custom_id`. Give every row one, a text or a whole number")
-    return str(id)
+    fields = reversed(ID_FIELDS) if is_batch else ID_FIELDS  # a response of run-batch has an `id` of its own
+    field = next((field for field in fields if record.get(field) is not None), None)
+    if field is None:
+        raise fail(f"has no `id` or `custom_id`{list_fields(record)}", "Give every row its own id")
+    return check_id(record, field, fail)
 
 
 def _label_of(record: Mapping[str, Any]) -> str | None:

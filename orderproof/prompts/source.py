@@ -21,35 +21,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.job.hashing import md5_of
-from orderproof.prompts.dataset import OneForm, json_lines, prompt_of_line, read_prompts, refuse_unusable
 from orderproof.prompts.ids import id_key
-from orderproof.prompts.request_defaults import Serving
-from orderproof.prompts.rows import Prompt, PromptError, prompt_of, row_word
+from orderproof.prompts.prompt import Prompt, PromptError, duplicate_id, prompt_of
+from orderproof.prompts.prompt_file import FormatCheck, check_prompt_file, json_lines, prompt_of_line, read_prompts
+from orderproof.prompts.request_defaults import RequestDefaults
 from orderproof.prompts.tokenization import BATCH_PROMPTS, Tokenizer
 
 
 class PromptSource:
     """N checked prompts with ids of their own, in the file's order. A context manager; of one thread at a time."""
 
-    def __init__(self, path: Path, serving: Serving | None = None) -> None:
+    def __init__(self, path: Path, defaults: RequestDefaults | None = None) -> None:
         """Read and check the file once.
 
         Args:
-            serving: what the job serves, by which rows are resolved; None: outside of a job.
+            defaults: what the job serves, by which rows are resolved; None: outside of a job.
 
         Raises:
             PromptError: a row is no prompt, an id stands twice, or the file cannot be read; the first flaw is named.
         """
-        self.path, self.serving = path, serving
+        self.path, self.defaults = path, defaults
         self._state = _state(path)
-        refuse_unusable(path)
+        check_prompt_file(path)
         kind = _ParquetLines if path.suffix.lower() == ".parquet" else _JsonLines
-        self._lines: _ParquetLines | _JsonLines = kind(path, serving)
+        self._lines: _ParquetLines | _JsonLines = kind(path, defaults)
         index = _index(path, self._lines)
         self._offsets, self._numbers, self.keys = (np.frombuffer(column, column.typecode) for column in index)
         self._check_unique()
         self.md5 = md5_of(path)
-        self.refuse_edits()
+        self.check_unchanged()
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -76,9 +76,9 @@ class PromptSource:
         try:
             prompts = [self._lines.prompt(int(self._offsets[row]), int(self._numbers[row])) for row in rows]
         except PromptError:
-            self.refuse_edits()
+            self.check_unchanged()
             raise
-        self.refuse_edits()
+        self.check_unchanged()
         return prompts
 
     @cached_property
@@ -88,7 +88,7 @@ class PromptSource:
         sizes: NDArray[np.int64] = np.append(between, int(between.mean()) if len(between) else 1)
         return sizes
 
-    def refuse_edits(self) -> None:
+    def check_unchanged(self) -> None:
         """Raise PromptError if the file has other content than when this began; a mere touch is none."""
         now = _state(self.path)
         if now == self._state:
@@ -103,7 +103,7 @@ class PromptSource:
             )
         self._state = now
 
-    def begins(self, start: int) -> bool:
+    def has_more(self, start: int) -> bool:
         """Whether there is a prompt after the first `start`. (PromptStream, which has the same, waits for it.)"""
         return start < len(self)
 
@@ -123,7 +123,7 @@ class PromptSource:
 
     def labels(self) -> list[str | None]:
         """All labels in the file's order, in memory."""
-        return [prompt.label for prompt in read_prompts(self.path, serving=self.serving)]
+        return [prompt.label for prompt in read_prompts(self.path, defaults=self.defaults)]
 
     def places(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Where prompts stand, int64[n], by the hashes of their ids; -1 for an id that is not in the file."""
@@ -156,25 +156,22 @@ class PromptSource:
         for first, second in ((ranked[k], ranked[k + 1]) for k in twins.tolist()):
             one, other = self.read([first, second])
             if one.id == other.id:
-                problem = f"this id stands already on {row_word(self.path)} {one.line}"
-                raise PromptError(
-                    self.path, problem, "Give every prompt its own id", row=other.line, id=other.id, flaw="id"
-                )
+                raise duplicate_id(self.path, other, one.line)
 
 
 class _JsonLines:
     """Lines of the file itself."""
 
-    def __init__(self, path: Path, serving: Serving | None) -> None:
-        self.path, self.serving = path, serving
+    def __init__(self, path: Path, defaults: RequestDefaults | None) -> None:
+        self.path, self.defaults = path, defaults
         self._open: IO[bytes] | None = None
 
     def scan(self) -> Iterator[tuple[int, int, Prompt | PromptError]]:
         """Offset, number and prompt (or its flaw) of every line."""
-        form = OneForm(self.path)
+        form = FormatCheck(self.path)
         for number, offset, line in json_lines(self.path):
             try:
-                yield offset, number, form(prompt_of_line(self.path, number, line, self.serving))
+                yield offset, number, form(prompt_of_line(self.path, number, line, self.defaults))
             except PromptError as flaw:
                 yield offset, number, flaw
 
@@ -182,7 +179,7 @@ class _JsonLines:
         if self._open is None:
             self._open = open(self.path, "rb")  # noqa: SIM115  (held until close)
         self._open.seek(offset)
-        return prompt_of_line(self.path, number, self._open.readline(), self.serving)
+        return prompt_of_line(self.path, number, self._open.readline(), self.defaults)
 
     def close(self) -> None:
         if self._open:
@@ -192,13 +189,13 @@ class _JsonLines:
 class _ParquetLines:
     """Rows of Parquet cannot be reached one by one, so they are laid out once as lines of a nameless file."""
 
-    def __init__(self, path: Path, serving: Serving | None) -> None:
-        self.path, self.serving = path, serving
+    def __init__(self, path: Path, defaults: RequestDefaults | None) -> None:
+        self.path, self.defaults = path, defaults
         self._spool = tempfile.TemporaryFile(prefix="orderproof-")  # noqa: SIM115  (held until close)
 
     def scan(self) -> Iterator[tuple[int, int, Prompt | PromptError]]:
         flaws: list[PromptError] = []
-        for prompt in read_prompts(self.path, flaws.append, self.serving):
+        for prompt in read_prompts(self.path, flaws.append, self.defaults):
             yield from ((0, flaw.row or 0, flaw) for flaw in flaws)
             flaws.clear()
             offset = self._spool.tell()
@@ -226,7 +223,7 @@ class _Ids(Sequence[str]):
         return len(self.source)
 
     def __iter__(self) -> Iterator[str]:
-        return (prompt.id for prompt in read_prompts(self.source.path, serving=self.source.serving))
+        return (prompt.id for prompt in read_prompts(self.source.path, defaults=self.source.defaults))
 
     def __getitem__(self, row: Any) -> Any:
         if isinstance(row, slice):

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from orderproof.prompts.dataset import OneForm, prompt_of_line
-from orderproof.prompts.ids import SeenKeys, id_key
-from orderproof.prompts.request_defaults import Serving
-from orderproof.prompts.rows import Prompt, PromptError
-from orderproof.prompts.tail_lines import ArrivingLines
+from orderproof.prompts.ids import IdSet, id_key
+from orderproof.prompts.prompt import Prompt, PromptError, duplicate_id
+from orderproof.prompts.prompt_file import FormatCheck, prompt_of_line
+from orderproof.prompts.request_defaults import RequestDefaults
+from orderproof.prompts.tail_lines import LineTail
 
 LINGER_S = 5.0
 WAIT_S = 0.1  # for the next line, before it is asked again whether the engine starves
@@ -42,11 +42,11 @@ class Stream:
 class PromptStream:
     """The prompts so far, in the order in which they came. A context manager."""
 
-    def __init__(self, stream: Stream, spool: Path, serving: Serving | None = None) -> None:
+    def __init__(self, stream: Stream, spool: Path, defaults: RequestDefaults | None = None) -> None:
         """Open the stream, and where the spool holds lines of an earlier run, see that it begins with them.
 
         Args:
-            serving: what the job serves, by which rows are resolved; None: outside of a job.
+            defaults: what the job serves, by which rows are resolved; None: outside of a job.
 
         Raises:
             PromptError: it cannot be read, or does not begin with what came before.
@@ -55,12 +55,12 @@ class PromptStream:
             raise PromptError(
                 Path(stream.source), "is Parquet, which cannot be read as it comes", "Give JSON lines", flaw="file"
             )
-        self.spool, self._linger_s, self._serving = spool, stream.linger_s, serving
-        self._lines = ArrivingLines(stream.source, stream.follow_s)
+        self.spool, self._linger_s, self._serving = spool, stream.linger_s, defaults
+        self._lines = LineTail(stream.source, stream.follow_s)
         self.path = self._lines.path
-        self._form = OneForm(self.path)
+        self._form = FormatCheck(self.path)
         self._offsets, self._numbers = array.array("q"), array.array("q")
-        self._seen = SeenKeys()
+        self._seen = IdSet()
         self._fault: PromptError | None = None  # told once the windows before it were given
         self._number = self._end = 0  # lines and bytes in the spool
         self._using, self._closed = threading.RLock(), False
@@ -99,7 +99,7 @@ class PromptStream:
         with self._using:
             return [] if self._closed else [self._read(row) for row in rows]
 
-    def begins(self, start: int) -> bool:
+    def has_more(self, start: int) -> bool:
         """Wait for a prompt after the first `start`. Returns whether there is one.
 
         Raises:
@@ -171,10 +171,7 @@ class PromptStream:
         prompt = self._form(prompt_of_line(self.path, self._number + 1, line, self._serving))
         if not self._seen.add(id_key(prompt.id)):
             first = next((p.line for p in map(self._read, range(len(self))) if p.id == prompt.id), None)
-            problem = f"this id stands already on {f'line {first}' if first else 'an earlier line'}"
-            raise PromptError(
-                self.path, problem, "Give every prompt its own id", row=prompt.line, id=prompt.id, flaw="id"
-            )
+            raise duplicate_id(self.path, prompt, first)
         return prompt
 
     def _note(self, prompt: Prompt | None, size: int) -> None:

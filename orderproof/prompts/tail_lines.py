@@ -6,6 +6,7 @@ Knows nothing of what the lines hold.
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import stat
@@ -13,16 +14,15 @@ import sys
 import time
 from pathlib import Path
 
-from orderproof.prompts.rows import PromptError
+from orderproof.prompts.json_lines import BYTE_ORDER_MARK, LINE_LIMIT_BYTES, too_long
+from orderproof.prompts.prompt import PromptError
 
 STANDARD_STREAM = "-"
 PIECE_BYTES = 1 << 16
-LINE_LIMIT_BYTES = 256 << 20  # what has no newlines must not fill the memory
 LOOK_AGAIN_S = 0.1  # at a file that did not grow
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class ArrivingLines:
+class LineTail:
     """Whole lines with their ends, without a byte order mark; only the last one may lack its end. Of one thread."""
 
     def __init__(self, source: str, follow_s: float | None = None) -> None:
@@ -69,8 +69,7 @@ class ArrivingLines:
             lines = _split(self._rest + piece)
             self._rest = b"" if self.ended else lines.pop()
             if len(self._rest) > LINE_LIMIT_BYTES:
-                problem = f"a line is longer than {LINE_LIMIT_BYTES >> 20} MiB"
-                raise PromptError(self.path, problem, "JSON lines hold one object per line", flaw="file")
+                raise too_long(functools.partial(PromptError, self.path, flaw="file"))
             if any(lines) and not self._began:
                 self._began, lines[0] = True, lines[0].removeprefix(BYTE_ORDER_MARK)
             if lines := [line for line in lines if line]:

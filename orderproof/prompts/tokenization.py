@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from orderproof.job.spec import Job
-from orderproof.prompts.rows import Prompt, PromptError, shown
+from orderproof.prompts.prompt import Prompt, PromptError, shown
 
 BATCH_PROMPTS = 2048  # tokenized at once
 

@@ -21,8 +21,8 @@ from orderproof.job.hashing import md5_of
 from orderproof.job.output_key import differences
 from orderproof.job.spec import Job
 from orderproof.outputs.scorers import ScorerError, score
-from orderproof.prompts.dataset import read_prompts
-from orderproof.prompts.rows import row_word
+from orderproof.prompts.prompt import row_word
+from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.source import PromptSource
 from orderproof.reproduce.join_outputs import refuse_other_rows
 

@@ -27,7 +27,6 @@ from orderproof.measure.plan import Plan
 from orderproof.measure.trial_store import VERDICT_FILE, Trial, write_verdict
 from orderproof.measure.verdict import refused
 from orderproof.orders.order import Order
-from orderproof.prompts.dataset import dataset_md5
 from orderproof.prompts.tokenization import TokenizedPrompts
 from orderproof.runs import dvc, promotion, publish, trial_tracking
 from orderproof.runs.promotion_record import engine_fingerprint
@@ -53,12 +52,12 @@ def inputs_of(job: Job) -> Inputs:
     model = read_model(job.model_path, job.model, job.adapters).fingerprint
     if not job.prompts_path.is_file():
         return Inputs({}, {}, model)  # validation names what is missing, and nothing is recorded then
-    return Inputs({job.prompts: dataset_md5(job.prompts_path)}, dvc.stage_params(job.root, job.name), model)
+    return Inputs({job.prompts: md5_of(job.prompts_path)}, dvc.stage_params(job.root, job.name), model)
 
 
 def current_order(job: Job, prompts: TokenizedPrompts) -> tuple[str, Order]:
     """The dataset's md5, and the order in which the job runs today."""
-    md5 = dataset_md5(job.prompts_path)
+    md5 = md5_of(job.prompts_path)
     return md5, promotion.current_order(job, md5, prompts.ids)
 
 

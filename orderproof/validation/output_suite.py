@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from orderproof.job.sampling import FINISHED, is_cut_short
-from orderproof.prompts.rows import shown
+from orderproof.prompts.prompt import shown
 from orderproof.validation.checks import SHOWN_ROWS, Check, holds
 
 if TYPE_CHECKING:

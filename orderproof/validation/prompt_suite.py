@@ -12,7 +12,7 @@ import numpy as np
 
 from orderproof.job.sampling import asked_tokens, max_model_len
 from orderproof.job.spec import Job
-from orderproof.prompts.rows import PromptError, row_word
+from orderproof.prompts.prompt import PromptError, row_word
 from orderproof.prompts.tokenization import TokenizedPrompts
 from orderproof.validation.checks import SHOWN_ROWS, Check, holds
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from orderproof.job.errors import OrderproofError
 from orderproof.job.spec import Job
-from orderproof.prompts.dataset import read_prompts
-from orderproof.prompts.request_defaults import Serving
-from orderproof.prompts.rows import PromptError, row_word
+from orderproof.prompts.prompt import PromptError, row_word
+from orderproof.prompts.prompt_file import read_prompts
+from orderproof.prompts.request_defaults import RequestDefaults
 from orderproof.prompts.tokenization import TokenizedPrompts, tokenize
 from orderproof.validation import checks, output_suite, prompt_suite
 
@@ -45,7 +45,7 @@ def validate_prompts(job: Job, folder: Path) -> TokenizedPrompts:
     path, flaws = job.prompts_path, prompt_suite.Flaws()
     about: dict[str, Any] = {"what": "prompts", "job": job.name, "file": job.prompts}
     try:
-        prompts = tokenize(job, read_prompts(path, flaws.add, Serving.of(job)))
+        prompts = tokenize(job, read_prompts(path, flaws.add, RequestDefaults(job)))
     except PromptError as error:
         checks.write(folder, "validation", about, str(error), None)
         raise

@@ -24,7 +24,7 @@ from orderproof.generate.delivery import OUTPUTS_FILE, DeliveryError
 from orderproof.generate.lock import only_run
 from orderproof.job.params import load_job
 from orderproof.job.spec import Job
-from orderproof.prompts.rows import PromptError
+from orderproof.prompts.prompt import PromptError
 from tests.support.batches import DRIVER, generated_places, make_project, run_batch, standin, write_prompts
 
 PROMPTS = 400

@@ -24,7 +24,7 @@ from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.windowed_ordering import SPOOL_FILE, STREAMED_FILE
 from orderproof.job.hashing import md5_of
 from orderproof.job.spec import Job
-from orderproof.prompts.rows import PromptError
+from orderproof.prompts.prompt import PromptError
 from orderproof.prompts.stream import Stream
 from tests.e2e.test_batch_faults import ids, outputs, run_and
 from tests.support.batches import (

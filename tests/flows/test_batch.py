@@ -16,8 +16,8 @@ from flows import batch as batch_flow
 from flows.batch import USED_AFTERWARDS, generate_pending, run_batch
 from orderproof.engines.protocol import EngineError
 from orderproof.generate import generation, select_order
-from orderproof.prompts.request_defaults import Serving
-from orderproof.prompts.rows import PromptError
+from orderproof.prompts.prompt import PromptError
+from orderproof.prompts.request_defaults import RequestDefaults
 from orderproof.prompts.source import PromptSource
 from tests.support.batches import Bytes, generated_places, make_project
 
@@ -38,7 +38,7 @@ def test_an_engine_that_loads_for_nothing_is_ended(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the accelerator's lock file is not the machine's
     job, tokenizer = make_project(tmp_path / "p", 10), Unusable()
     wanted: Any = tokenizer
-    with PromptSource(job.prompts_path, Serving.of(job)) as source:
+    with PromptSource(job.prompts_path, RequestDefaults(job)) as source:
         order, _ = select_order.order_of(job, source, lambda: wanted)
         batch = generation.begin(job, source, order, wanted)
         with batch.checkpoint, pytest.raises(PromptError, match="no usable tokenizer"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flows.lossy import choose_order
 from orderproof.job.hashing import md5_of
-from orderproof.prompts.dataset import read_prompts
+from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.tokenization import tokenize
 from orderproof.runs.route_artifacts import FOLDER
 from orderproof.signals.served_model import ROUTES_FILE

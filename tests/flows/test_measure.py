@@ -10,7 +10,7 @@ import pytest
 
 from flows import measure
 from orderproof.measure.trial import no_progress
-from orderproof.prompts.dataset import read_prompts
+from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.tokenization import tokenize
 from tests.support.captured_job import calibrated, make_job
 from tests.support.fake_engine import FakeEngine

@@ -17,7 +17,7 @@ from orderproof.job.hashing import md5_of
 from orderproof.job.spec import Job, OrderSpec
 from orderproof.orders.registry import make_order
 from orderproof.orders.view import PromptView, view_of
-from orderproof.prompts.dataset import read_prompts
+from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.tokenization import tokenize
 from orderproof.routing.errors import RoutingError
 from orderproof.routing.route_source import captured_routes

@@ -18,7 +18,7 @@ from orderproof.generate.openai_outputs import BatchLines
 from orderproof.generate.result import Result
 from orderproof.job.spec import Job
 from orderproof.prompts.openai_body import CHAT, COMPLETIONS
-from orderproof.prompts.rows import Prompt
+from orderproof.prompts.prompt import Prompt
 from orderproof.prompts.stream import Stream
 from tests.support.batches import make_project, promote_label_order, run_batch, write_prompts
 

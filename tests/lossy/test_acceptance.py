@@ -30,7 +30,7 @@ from orderproof.lossy.order import order_to_compare
 from orderproof.lossy.report import LOSSY, SORTED_LOSSY, evidence_path, read_report, write_page
 from orderproof.lossy.routing import LossyError
 from orderproof.orders.order import Order
-from orderproof.prompts.dataset import read_prompts
+from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.stream import Stream
 from orderproof.prompts.tokenization import tokenize
 from orderproof.reproduce.recording import report as report_reproduction

@@ -20,7 +20,7 @@ from orderproof.lossy.order import order_to_compare
 from orderproof.lossy.report import LOSSY, SORTED, SORTED_LOSSY, LossyReport, lines, read_report, write_page
 from orderproof.lossy.routing import LossyError, refuse_k0
 from orderproof.orders.registry import make_order
-from orderproof.prompts.dataset import read_prompts
+from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.tokenization import tokenize
 from tests.support.captured_job import make_job
 from tests.support.fake_engine import MOE, grouped, mixed, prompts_of

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orderproof.job.hashing import md5_of
 from orderproof.job.spec import Job, OrderSpec
 from orderproof.lossy.comparison import compare_lossy
 from orderproof.lossy.report import LossyReport, evidence_path
@@ -30,7 +31,7 @@ def accepted(project: Any) -> Job:
     """Measured, promoted and recorded; and then a person accepted."""
     job: Job = project.job()
     rows = [json.loads(line) for line in job.prompts_path.read_text().splitlines()]
-    ids, md5 = [row["id"] for row in rows], recording.dataset_md5(job.prompts_path)
+    ids, md5 = [row["id"] for row in rows], md5_of(job.prompts_path)
     order = make_order(job.order.model_copy(update={"method": "shuffled"}), rows, md5)
     promotion._write(job, order, ids, promoted=True, trial="1", mlflow_run=None)
     project.dvc("commit", "--force", SIX)

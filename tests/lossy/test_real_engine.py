@@ -16,7 +16,7 @@ from orderproof.job.spec import EngineSpec, Job
 from orderproof.lossy.comparison import compare_lossy
 from orderproof.lossy.order import order_to_compare
 from orderproof.lossy.report import write_page
-from orderproof.prompts.dataset import read_prompts
+from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.tokenization import tokenize
 from tests.conftest import GREEDY
 from tests.lossy.test_acceptance import edited

@@ -15,7 +15,7 @@ from orderproof.job.spec import OrderSpec
 from orderproof.orders.order import OrderError
 from orderproof.orders.registry import METHODS, expert_friendly_order, make_order, restore
 from orderproof.orders.shuffle_test import shuffle_like
-from orderproof.prompts.rows import Prompt
+from orderproof.prompts.prompt import Prompt
 
 Make = Callable[..., list[dict[str, Any]]]
 FREE = [method for method in METHODS if method not in ("greedy", "exchange")]  # they need a model and its routes

@@ -26,7 +26,7 @@ from orderproof.orders.order import OrderError
 from orderproof.orders.registry import make_order
 from orderproof.orders.reorder_files import ReorderError, reorder_file, restore_file
 from orderproof.orders.view import view_of
-from orderproof.prompts.dataset import read_prompts
+from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.row_files import RowError
 from orderproof.prompts.tokenization import tokenize
 from tests.support.routed import make_routed
@@ -168,16 +168,16 @@ def test_only_the_first_of_many_missing_ids_are_named(prompts: Path, tmp_path: P
     [
         (b"", "no rows"),
         (b"  \n\n \r\n", "no rows"),
-        (b'{"id": "a"}\n\n{"id": "b", "te', "line 3: not JSON .* cut off"),
-        (b'{"id": "a"}\n[1]\n', "line 2: not an object"),
-        (b'{"id": "a"}\n{"id": "caf\xe9"}\n', "line 2: byte 0xe9 is not UTF-8"),
-        (b'{"id": "a"}\n{"text": "b"}\n', "line 2: no usable `id`"),
-        (b'{"id": null}\n', "line 1: no usable `id`"),
-        (b'{"id": true}\n', "line 1: no usable `id`"),
+        (b'{"id": "a"}\n\n{"id": "b", "te', "line 3: .* cut off"),
+        (b'{"id": "a"}\n[1]\n', "line 2: holds a list"),
+        (b'{"id": "a"}\n{"id": "caf\xe9"}\n', "line 2: byte 0xe9"),
+        (b'{"id": "a"}\n{"text": "b"}\n', "line 2: has no `id`"),
+        (b'{"id": null}\n', "line 1: has no `id`"),
+        (b'{"id": true}\n', "line 1: `id` must be text"),
         (b'{"id": "a"}\n{"id": "b"}\n\n{"id": "a"}\n', "id 'a' on 4 stands already on 1"),
-        (b'{"id": "a"}\n\x00\n', "line 2: not JSON"),
+        (b'{"id": "a"}\n\x00\n', "line 2: is not JSON"),
         (b"PAR1 but no more", "not readable as Parquet"),
-        (b"[" * 100_000, "line 1: not JSON"),
+        (b"[" * 100_000, "line 1: .*JSON"),
     ],
 )
 def test_a_flawed_file_is_named_with_its_line_and_nothing_is_written(tmp_path: Path, content: bytes, told: str) -> None:

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orderproof.prompts import dataset as prompts_module
-from orderproof.prompts.dataset import dataset_md5, distinct, read_prompts
-from orderproof.prompts.rows import Prompt, PromptError
+from orderproof.job.hashing import md5_of
+from orderproof.prompts import json_lines
+from orderproof.prompts.prompt import Prompt, PromptError
+from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.tokenization import TokenizedPrompts, tokenize
 from tests.support.tiny_tokenizer import TEMPLATE, job_of, save_model
 
@@ -157,7 +158,7 @@ def test_a_large_file_is_read_in_constant_memory(tmp_path: Path, suffix: str) ->
 
 def test_the_hash_is_that_of_the_bytes(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD)
-    assert dataset_md5(path) == hashlib.md5(GOOD).hexdigest()
+    assert md5_of(path) == hashlib.md5(GOOD).hexdigest()
 
 
 # Refused in one sentence
@@ -236,9 +237,9 @@ def test_a_broken_last_line_that_is_not_torn_is_not_called_cut_off(tmp_path: Pat
         (line(id="b", text=[{"content": "x"}]), "`role` of message 1 must be text", "role"),
         (line(id="b", text=[{"role": "user", "content": [{"type": "text"}]}]), "not a list", "role"),
         (line(id="b", text=[{"role": "user", "content": "a\0"}]), "`content` of message 1 holds a NUL", "Remove"),
-        (line(id="b", text="x", lable="c"), "`lable` is not a field; the nearest is `label`", "Rename"),
-        (line(id="b", Text="x"), "the nearest is `text`", "Rename"),
-        (line(id="b", text="x", refrence="c"), "the nearest is `reference`", "Rename"),
+        (line(id="b", text="x", lable="c"), "`lable` is not a field: did you mean 'label'", "Rename"),
+        (line(id="b", Text="x"), "did you mean 'text'", "Rename"),
+        (line(id="b", text="x", refrence="c"), "did you mean 'reference'", "Rename"),
         (line(id="b", text="x", label=["c"]), "`label` must be text or a number, not a list", "Correct"),
         (line(id="b", text="x", reference={}), "`reference` must be text or a number, not an object", "Correct"),
         (line(id="b", text="x", sampling="hot"), "`sampling` must be an object, not text", "SamplingParams"),
@@ -274,7 +275,7 @@ def test_a_file_saved_as_utf_16_is_recognised(tmp_path: Path) -> None:
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prompts_module, "LINE_LIMIT_BYTES", 1 << 20)
+    monkeypatch.setattr(json_lines, "LINE_LIMIT_BYTES", 1 << 20)
     error = refusal(write(tmp_path, GOOD + b"[" + b"0," * (1 << 20)))
     assert "line 2: is longer than 1 MiB" in str(error)
 
@@ -331,7 +332,7 @@ def test_parquet_without_a_needed_column_is_refused_once_and_not_by_row(tmp_path
         ({"id": ["a", "b"], "text": [b"x", b"y"]}, "row 1 (id 'a'): `text` must be text"),
         ({"id": [1.0, 2.0], "text": ["x", "y"]}, "row 1: `id` must be text or a whole number"),
         ({"id": pa.array([], pa.string()), "text": pa.array([], pa.string())}, "holds no prompts"),
-        ({"id": ["a"], "text": ["x"], "lable": ["y"]}, "the nearest is `label`"),
+        ({"id": ["a"], "text": ["x"], "lable": ["y"]}, "did you mean 'label'"),
     ],
 )
 def test_rows_of_parquet_are_named_by_their_number(tmp_path: Path, columns: dict[str, Any], where: str) -> None:
@@ -344,12 +345,6 @@ def test_a_listener_hears_of_every_flaw_and_reading_goes_on(tmp_path: Path) -> N
     kept = list(read_prompts(write(tmp_path, content), flaws.append))
     assert [p.id for p in kept] == ["a", "c"]
     assert [(flaw.row, flaw.flaw) for flaw in flaws] == [(2, "row"), (3, "text"), (4, "id"), (6, "row")]
-
-
-def test_the_second_use_of_an_id_names_the_first(tmp_path: Path) -> None:
-    path = write(tmp_path, line(id=1, text="x") + line(id="2", text="x") + line(id="1", text="y"))
-    with pytest.raises(PromptError, match=r"line 3 \(id '1'\): this id stands already on line 1"):
-        list(distinct(read_prompts(path), path))
 
 
 # Tokenized

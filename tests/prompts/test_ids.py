@@ -7,14 +7,14 @@ import random
 import pytest
 
 from orderproof.prompts import ids
-from orderproof.prompts.ids import SeenKeys, id_key
+from orderproof.prompts.ids import IdSet, id_key
 
 
 def test_a_key_is_new_once_however_many_came_between(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ids, "MERGED_AT_ONCE", 10)
     keys = [id_key(f"p{k}") for k in range(500)] + [0, 2**64 - 1]
     random.Random(0).shuffle(keys)
-    seen = SeenKeys()
+    seen = IdSet()
     assert all(seen.add(key) for key in keys)
     assert not any(seen.add(key) for key in keys)
     assert seen.add(id_key("another"))

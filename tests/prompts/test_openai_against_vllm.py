@@ -10,10 +10,9 @@ import pytest
 
 from orderproof.engines.worker import _Sampler
 from orderproof.prompts import openai_body
-from orderproof.prompts.dataset import read_prompts
 from orderproof.prompts.openai_body import CHAT, COMPLETIONS
-from orderproof.prompts.request_defaults import Serving
-from tests.prompts.test_openai_batch import request, serving, write
+from orderproof.prompts.prompt_file import read_prompts
+from tests.support.openai_rows import request, request_defaults, write_rows
 
 pytestmark = pytest.mark.engine  # imports vLLM, which takes ten seconds
 
@@ -67,8 +66,8 @@ def test_a_body_gives_the_sampling_that_run_batch_gives(
     tmp_path: Path, endpoint: str, body: dict[str, Any], defaults: dict[str, Any]
 ) -> None:
     whole = request(url=endpoint, **body)
-    by: Serving = serving(tmp_path, {"temperature": 1.0, **defaults} if defaults else None)
-    (prompt,) = read_prompts(write(tmp_path, whole), serving=by)
+    by = request_defaults(tmp_path, {"temperature": 1.0, **defaults} if defaults else None)
+    (prompt,) = read_prompts(write_rows(tmp_path, whole), defaults=by)
     ours: Any = _Sampler({}).params(dict(prompt.sampling or {}))
     if ours.max_tokens is None:
         ours.max_tokens = ROOM  # as vLLM's InputProcessor does

@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orderproof.job.spec import EngineSpec
-from orderproof.prompts.dataset import read_prompts
 from orderproof.prompts.openai_body import CHAT, COMPLETIONS
-from orderproof.prompts.request_defaults import Serving
-from orderproof.prompts.rows import Prompt, PromptError
+from orderproof.prompts.prompt import Prompt, PromptError
+from orderproof.prompts.prompt_file import read_prompts
+from orderproof.prompts.request_defaults import RequestDefaults
 from orderproof.prompts.source import PromptSource
 from orderproof.prompts.tokenization import tokenize
+from tests.support.openai_rows import CHATS, request, request_defaults, write_rows
 from tests.support.tiny_tokenizer import TEMPLATE, job_of, save_model
 
-CHATS = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
 
-
-def request(id: str = "a", url: str = CHAT, beside: Any = None, **body: Any) -> dict[str, Any]:
-    words = {"messages": CHATS} if url == CHAT else {"prompt": "once"}
-    return {"custom_id": id, "method": "POST", "url": url, "body": {**words, **body}, **(beside or {})}
-
-
-def write(folder: Path, *rows: Any) -> Path:
-    path = folder / "batch.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-def serving(folder: Path, generation_config: Any = None, args: Any = None, **changes: Any) -> Serving:
-    if generation_config is not None:
-        (folder / "generation_config.json").write_text(json.dumps(generation_config))
-    engine = EngineSpec(
-        args={"max_num_seqs": 4, "served_model_name": ["main", "other"], "enable_lora": True, **(args or {})},
-        lora_modules={"tone": "adapters/tone"},
-    )
-    return Serving.of(job_of(folder / "batch.jsonl", folder, engine=engine, **changes))
-
-
-def read(folder: Path, *rows: Any, by: Serving | None = None) -> list[Prompt]:
-    return list(read_prompts(write(folder, *rows), serving=by or serving(folder)))
+def read(folder: Path, *rows: Any, by: RequestDefaults | None = None) -> list[Prompt]:
+    return list(read_prompts(write_rows(folder, *rows), defaults=by or request_defaults(folder)))
 
 
 def refusal(folder: Path, *rows: Any) -> PromptError:
@@ -65,9 +41,9 @@ def test_a_row_of_a_batch_file_is_recognised_by_its_fields(tmp_path: Path) -> No
 
 
 def test_any_row_is_at_hand_as_streaming_gives_it(tmp_path: Path) -> None:
-    path = write(tmp_path, *(request(str(k), max_tokens=k + 1) for k in range(4)))
-    whole = list(read_prompts(path, serving=serving(tmp_path)))
-    with PromptSource(path, serving(tmp_path)) as source:
+    path = write_rows(tmp_path, *(request(str(k), max_tokens=k + 1) for k in range(4)))
+    whole = list(read_prompts(path, defaults=request_defaults(tmp_path)))
+    with PromptSource(path, request_defaults(tmp_path)) as source:
         assert source.read([3, 1]) == [whole[3], whole[1]]
         assert source.is_batch_file
 
@@ -112,12 +88,12 @@ def test_a_body_is_passed_on_under_the_engine_s_names(tmp_path: Path, body: Any,
 
 def test_the_model_s_own_defaults_stand_under_the_job_s_and_these_under_the_body_s(tmp_path: Path) -> None:
     config = {"temperature": 0.6, "top_k": 20, "max_new_tokens": 9, "eos_token_id": 2}
-    by = serving(tmp_path, config, sampling={"top_k": 5})
+    by = request_defaults(tmp_path, config, sampling={"top_k": 5})
     chat, hot, text = read(tmp_path, request(), request("b", temperature=1.5), request("c", COMPLETIONS), by=by)
     assert chat.sampling == {"temperature": 0.6, "max_tokens": 9}
     assert hot.sampling == {"temperature": 1.5, "max_tokens": 9}
     assert text.sampling == {"temperature": 0.6}, "a completion has vLLM's own 16"
-    by = serving(tmp_path, sampling={"max_tokens": 4})
+    by = request_defaults(tmp_path, sampling={"max_tokens": 4})
     assert [p.sampling for p in read(tmp_path, request(), request("b", max_tokens=7), by=by)] == [
         {"temperature": 0.6, "top_k": 20},
         {"temperature": 0.6, "top_k": 20, "max_tokens": 7},
@@ -133,7 +109,7 @@ def test_the_model_s_own_defaults_stand_under_the_job_s_and_these_under_the_body
     ],
 )  # fmt: skip
 def test_the_engine_may_be_told_other_defaults(tmp_path: Path, args: Any, found: Any) -> None:
-    by = serving(tmp_path, {"temperature": 0.6}, args)
+    by = request_defaults(tmp_path, {"temperature": 0.6}, args)
     assert read(tmp_path, request(), by=by)[0].sampling == found
     asked = read(tmp_path, request(max_tokens=50), by=by)[0].sampling or {}
     assert asked["max_tokens"] == (found["max_tokens"] or 50), "a limit set by hand holds for every request"
@@ -152,7 +128,7 @@ def test_one_text_part_is_that_text(tmp_path: Path) -> None:
 
 def test_arguments_of_the_template_go_before_the_job_s(tmp_path: Path) -> None:
     save_model(tmp_path, TEMPLATE)
-    path = write(
+    path = write_rows(
         tmp_path,
         request("a"),
         request("b", chat_template_kwargs={"mood": "wild"}),
@@ -160,7 +136,7 @@ def test_arguments_of_the_template_go_before_the_job_s(tmp_path: Path) -> None:
         request("d", COMPLETIONS),
     )
     job = job_of(path, tmp_path, chat_template_args={"mood": "calm"})
-    found = tokenize(job, read_prompts(path, serving=Serving.of(job)))
+    found = tokenize(job, read_prompts(path, defaults=RequestDefaults(job)))
     assert [found.texts(k).partition("Hello")[2] for k in range(3)] == ["[assistant]calm", "[assistant]wild", ""]
     assert found.texts(3) == "once"
     assert [found.token_ids(k).count(0) for k in range(4)] == [1, 1, 1, 1]
@@ -182,7 +158,7 @@ def test_a_plain_row_may_name_an_adapter_too(tmp_path: Path) -> None:
     (prompt,) = read(tmp_path, {"id": "a", "text": "one", "lora": "tone"})
     assert prompt.lora == "tone"
     error = refusal(tmp_path, {"id": "a", "text": "one", "lora": "tune"})
-    assert "`lora` 'tune' is not in engine.lora_modules of the job; the nearest is 'tone'" in error.problem
+    assert "`lora` 'tune' is not in engine.lora_modules of the job: did you mean 'tone'" in error.problem
 
 
 # Refused in one sentence
@@ -191,7 +167,7 @@ def test_a_plain_row_may_name_an_adapter_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "problem", "remedy"),
     [
-        (request(max_token=3), "is not a key of /v1/chat/completions; the nearest is `max_tokens`", ""),
+        (request(max_token=3), "is not a key of /v1/chat/completions: did you mean 'max_tokens'", ""),
         (request(url=COMPLETIONS, messages=CHATS), "`body.messages` is not a key of /v1/completions", ""),
         (request(stream=True), "`body.stream` is not supported", "not streamed"),
         (request(tools=[{"type": "function"}]), "`body.tools` is not supported", "Tools"),
@@ -220,7 +196,7 @@ def test_a_plain_row_may_name_an_adapter_too(tmp_path: Path) -> None:
         (request(response_format={"type": "xml"}), "`body.response_format.type` 'xml'", "json_schema"),
         (request(response_format={"type": "json_schema", "json_schema": {}}), "has no `schema`", ""),
         (request(chat_template_kwargs={"tokenize": True}), "`body.chat_template_kwargs.tokenize`", ""),
-        (request(model="mane"), "`body.model` 'mane' is not served here; the nearest is 'main'", "served_model_name"),
+        (request(model="mane"), "`body.model` 'mane' is not served here: did you mean 'main'", "served_model_name"),
         (request(model=3), "`body.model` must be text", ""),
         (request(messages="Hello"), "`body.messages` must be a list, not text", ""),
         (request(messages=[]), "messages hold no text", ""),
@@ -237,8 +213,8 @@ def test_a_plain_row_may_name_an_adapter_too(tmp_path: Path) -> None:
         ({"custom_id": "", "url": CHAT, "body": {}}, "`custom_id` is empty", ""),
         (request() | {"method": "GET"}, "`method` must be POST, not 'GET'", ""),
         (request() | {"sampling": {}}, "`sampling` stands beside `body`", "in `body`"),
-        (request() | {"lable": "x"}, "the nearest is `label`", "Rename"),
-        ({"id": "b", "text": "plain"}, "is a plain row, and line 1 is a batch one", "two files"),
+        (request() | {"lable": "x"}, "did you mean 'label'", "Rename"),
+        ({"id": "b", "text": "plain"}, "is a plain row, and line 1 is a batch row", "two files"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_honoured_is_named_with_line_id_and_key(

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from orderproof.prompts.dataset import dataset_md5, read_prompts
+from orderproof.job.hashing import md5_of
 from orderproof.prompts.ids import id_key
-from orderproof.prompts.rows import PromptError
+from orderproof.prompts.prompt import PromptError
+from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.source import PromptSource
 
 ROWS = [
@@ -45,7 +46,7 @@ def test_any_rows_are_the_prompts_that_streaming_gives(tmp_path: Path) -> None:
     )
     whole = list(read_prompts(path))
     with PromptSource(path) as source:
-        assert (len(source), source.md5) == (3, dataset_md5(path))
+        assert (len(source), source.md5) == (3, md5_of(path))
         assert source.read([2, 0, 1, 0]) == [whole[2], whole[0], whole[1], whole[0]]
         assert list(source.ids) == ["a", "é", "c"]
 
@@ -70,7 +71,7 @@ def test_the_first_flaw_is_named_and_the_others_are_counted(tmp_path: Path) -> N
 
 def test_an_id_that_stands_twice_is_named_with_both_lines(tmp_path: Path) -> None:
     path = jsonl(tmp_path, [json.dumps({"id": id, "text": "t"}) for id in "abcb"])
-    with pytest.raises(PromptError, match=r"line 4 .id 'b'.*stands already on line 2"):
+    with pytest.raises(PromptError, match=r"line 4 .id 'b'.*first on line 2"):
         PromptSource(path)
 
 
@@ -96,7 +97,7 @@ def test_a_file_that_vanishes_is_told(tmp_path: Path) -> None:
     with PromptSource(path) as source:
         path.unlink()
         with pytest.raises(PromptError, match="was changed"):
-            source.refuse_edits()
+            source.check_unchanged()
 
 
 def test_keys_of_ids_never_change() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from orderproof.prompts.rows import PromptError
+from orderproof.prompts.prompt import PromptError
 from orderproof.prompts.source import PromptSource
 from orderproof.prompts.stream import PromptStream, Stream
-from orderproof.prompts.tail_lines import ArrivingLines
+from orderproof.prompts.tail_lines import LineTail
 
 PATIENT = 60.0  # s, of a test that waits for another thread
 
@@ -91,7 +91,7 @@ def test_a_stream_without_prompts_is_told(content: bytes, pipe: Callable[[bytes]
         PromptStream(Stream(str(pipe(content)), linger_s=0), tmp_path / "spool") as stream,
         pytest.raises(PromptError, match="no prompts"),
     ):
-        stream.begins(0)
+        stream.has_more(0)
 
 
 def test_lines_keep_their_bytes_numbers_and_blank_neighbours(pipe: Callable[[bytes], Path], tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_lines_keep_their_bytes_numbers_and_blank_neighbours(pipe: Callable[[byt
     [
         (b"nothing\n", r"pipe0, line 5: is not JSON"),
         (b'{"id": "x"}\n', r"pipe0, line 5 \(id 'x'\): has no `text`"),
-        (line(1), r"pipe0, line 5 \(id 'p1'\): this id stands already on line 2"),
-        (line(3), r"pipe0, line 5 \(id 'p3'\): this id stands already on line 4"),
+        (line(1), r"pipe0, line 5 \(id 'p1'\): duplicate id, first on line 2"),
+        (line(3), r"pipe0, line 5 \(id 'p3'\): duplicate id, first on line 4"),
         (b'{"id": "x", "te', r"pipe0, line 5: the last line is cut off"),
     ],
 )
@@ -175,7 +175,7 @@ def test_a_growing_file_is_followed_until_nothing_is_added(tmp_path: Path) -> No
 def test_a_file_that_shrinks_while_it_is_followed_is_told(tmp_path: Path) -> None:
     source = tmp_path / "growing.jsonl"
     source.write_bytes(lines(0, 1))
-    arriving = ArrivingLines(str(source), 60)
+    arriving = LineTail(str(source), 60)
     assert arriving.take(1) == [line(0), line(1)]
     source.write_bytes(b"")
     with pytest.raises(PromptError, match="became shorter"):
@@ -191,7 +191,7 @@ def test_what_cannot_be_streamed_is_refused(pipe: Callable[[bytes], Path], tmp_p
         (str(pipe(b"")), 1.0, "is a pipe"),
     ):
         with pytest.raises(PromptError, match=told):
-            PromptStream(Stream(source, follow_s), tmp_path / "spool").begins(0)
+            PromptStream(Stream(source, follow_s), tmp_path / "spool").has_more(0)
 
 
 def test_a_spool_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,4 +210,4 @@ def test_a_spool_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pyt
 def test_a_standard_input_that_was_closed_is_told_and_not_read_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", None)  # what Python makes of a shell's `<&-`
     with pytest.raises(PromptError, match=r"standard input: is closed\. Give a pipe or a file"):
-        ArrivingLines("-")
+        LineTail("-")

@@ -11,7 +11,7 @@ import pytest
 from orderproof.job.spec import OrderSpec
 from orderproof.orders.registry import expert_friendly_order
 from orderproof.orders.view import PromptView, view_of
-from orderproof.prompts.rows import Prompt
+from orderproof.prompts.prompt import Prompt
 from orderproof.prompts.tokenization import tokenize
 from orderproof.signals import registry, token
 from orderproof.signals.embedding_table import EmbeddingTable

@@ -29,8 +29,8 @@ from orderproof.job.params import load_job
 from orderproof.job.spec import EngineSpec, Job
 from orderproof.orders.order import write_order
 from orderproof.orders.registry import make_order
-from orderproof.prompts.request_defaults import Serving
-from orderproof.prompts.rows import Prompt
+from orderproof.prompts.prompt import Prompt
+from orderproof.prompts.request_defaults import RequestDefaults
 from orderproof.prompts.source import PromptSource
 from orderproof.prompts.stream import Stream
 from orderproof.reproduce import baseline_file
@@ -164,7 +164,7 @@ def reproduce(job: Job, *, start: Callable[[Job], AbstractContextManager[Engine]
     started = datetime.datetime.now(datetime.UTC)
     with ExitStack() as held:
         held.enter_context(only_run(job.data_dir, wait=False, lock_file=baseline_file.LOCK_FILE))
-        source = held.enter_context(PromptSource(job.prompts_path, Serving.of(job)))
+        source = held.enter_context(PromptSource(job.prompts_path, RequestDefaults(job)))
         baseline = baseline_file.find_baseline(job, source)
         kept = checkpoint.kept_order(job.data_dir / baseline_file.FOLDER)
         order, why = select_order.order_of(job, source, lambda: tokenizer, kept)
@@ -182,7 +182,7 @@ def reproduce(job: Job, *, start: Callable[[Job], AbstractContextManager[Engine]
 
 def begin(job: Job, restart: bool) -> tuple[Batch, str]:
     tokenizer: Any = Bytes()
-    source = PromptSource(job.prompts_path, Serving.of(job))
+    source = PromptSource(job.prompts_path, RequestDefaults(job))
     kept = checkpoint.kept_order(job.data_dir / checkpoint.FOLDER)
     order, why = select_order.order_of(job, source, lambda: tokenizer, kept)
     return generation.begin(job, source, order, tokenizer, restart=restart), why

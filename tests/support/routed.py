@@ -12,7 +12,7 @@ import numpy as np
 from orderproof.job.hashing import md5_of
 from orderproof.job.model import fingerprint
 from orderproof.orders.view import PromptView, view_of
-from orderproof.prompts.dataset import read_prompts
+from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.tokenization import tokenize
 from orderproof.routing.routes import Routes, RoutesRecord, text_digest
 from orderproof.routing.routes_writer import write_routes

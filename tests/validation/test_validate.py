@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from orderproof.job.spec import EngineSpec, Job, JobError, OrderSpec
-from orderproof.prompts.rows import PromptError
+from orderproof.prompts.prompt import PromptError
 from orderproof.prompts.tokenization import TokenizedPrompts
 from orderproof.validation.validate import ValidationFailed, validate_outputs, validate_prompts
 from tests.support.tiny_tokenizer import MODEL_TOKENS, TEMPLATE, job_of, save_model
@@ -116,7 +116,7 @@ def test_one_single_prompt_is_valid(validate: Any) -> None:
         ([row("a"), b'{"id": "b", "text": "caf\xe9"}\n'],
          ["not a prompt (1 of 2): line 2, byte 0xe9", "iconv -f latin1"]),
         ([row("a"), row("b", "x\0")], ["not a prompt (1 of 2): line 2 (id 'b'), `text` holds a NUL"]),
-        ([row("a"), row("b", lable="x")], ["line 2, `lable` is not a field; the nearest is `label`"]),
+        ([row("a"), row("b", lable="x")], ["line 2, `lable` is not a field: did you mean 'label'"]),
         ([row("a"), row("b", "x" * (LONGEST + 1))],
          [f"too long for the model (1 of 2): line 2 (id 'b'), {LONGEST + 2} tokens and 16 asked make more than 64",
           "raise engine.args.max_model_len of jobs.tried"]),

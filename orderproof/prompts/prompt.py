@@ -1,23 +1,20 @@
-"""One row of a prompt file → `Prompt`.
-
-In: a row's number and its fields as they were parsed. Out: a frozen `Prompt`, or a `PromptError` that names file, row
-and id, and what to do. Knows nothing of how files are read.
-"""
+"""One row of a prompt file → `Prompt`, or a `PromptError` that names file, row and id, and what to do."""
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from orderproof.job.errors import OrderproofError
 from orderproof.job.sampling import MAX_COUNT, REFUSED_SAMPLING, is_count
-from orderproof.prompts.request_defaults import Serving, nearest
+from orderproof.job.spelling import did_you_mean, nearest
+from orderproof.prompts.json_lines import Fail, kind_of
+from orderproof.prompts.request_defaults import RequestDefaults
 
 FIELDS = ("id", "text", "label", "sampling", "reference", "lora")
 SHOWN_CHARACTERS = 60  # of an id or value in a message
@@ -28,7 +25,6 @@ _BROKEN_TEXT = re.compile("[\x00\ud800-\udfff]")  # what no tokenizer should mee
 
 Messages = tuple[Mapping[str, str], ...]
 Flaw = Literal["file", "row", "id", "text"]
-Fail = Callable[..., "PromptError"]
 
 
 class PromptError(OrderproofError):
@@ -52,8 +48,15 @@ class PromptError(OrderproofError):
     ):
         self.file, self.row, self.id = file, row, id
         self.problem, self.remedy, self.flaw = problem.rstrip("."), remedy, flaw
+        end = "" if self.problem.endswith("?") else "."
         where = str(file) + (f", {row_word(file)} {row}" if row else "") + (f" (id {shown(id)})" if id else "")
-        super().__init__(f"{where}: {self.problem}. {remedy}")
+        super().__init__(f"{where}: {self.problem}{end} {remedy}")
+
+
+def duplicate_id(path: Path, prompt: Prompt, first: int | None) -> PromptError:
+    """The error for an id's second use; `first`: the row of its first use, None where that is not known."""
+    problem = f"duplicate id, first on {row_word(path)} {first}" if first else "duplicate id, first on an earlier line"
+    return PromptError(path, problem, "Give every prompt its own id", row=prompt.line, id=prompt.id, flaw="id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +74,19 @@ class Prompt:
     endpoint: str | None = None  # of a row of a batch file, such as /v1/chat/completions; None: a plain row
 
 
-def prompt_of(path: Path, number: int, record: Mapping[str, Any], serving: Serving | None = None) -> Prompt:
+def prompt_of(path: Path, number: int, record: Mapping[str, Any], defaults: RequestDefaults | None = None) -> Prompt:
     """Check a row and make it a prompt.
 
     Args:
-        serving: None: outside of a job, where any adapter may be named.
+        defaults: None: outside of a job, where any adapter may be named.
 
     Raises:
         PromptError: the first thing wrong.
     """
     fail: Fail = functools.partial(PromptError, path, row=number)
     if not record.keys() <= _FIELD_SET:
-        refuse_misspelt(record, fail)
-    id = checked_id(record, "id", fail)
+        check_field_names(record, fail)
+    id = check_id(record, "id", fail)
     fail = functools.partial(fail, id=id)
     return Prompt(
         id=id,
@@ -92,24 +95,24 @@ def prompt_of(path: Path, number: int, record: Mapping[str, Any], serving: Servi
         sampling=_sampling(record, fail),
         reference=optional_text(record, "reference", fail),
         line=number,
-        lora=_lora(record, serving, fail) if "lora" in record else None,
+        lora=_lora(record, defaults, fail) if "lora" in record else None,
     )
 
 
-def refuse_misspelt(names: Iterable[str], fail: Fail, fields: tuple[str, ...] = FIELDS) -> None:
-    """Fields are free, but one that looks like a known field that is absent is taken for a mistake."""
+def check_field_names(names: Iterable[str], fail: Fail, fields: tuple[str, ...] = FIELDS) -> None:
+    """Other fields are allowed, but one that looks like a known field that is absent is a mistake."""
     names = list(names)
     for name in names:
-        near = difflib.get_close_matches(name.lower(), [f for f in fields if f not in names], 1, cutoff=0.8)
+        near = nearest(name.lower(), [f for f in fields if f not in names], cutoff=0.8)
         if near and name not in fields:
-            raise fail(f"`{name}` is not a field; the nearest is `{near[0]}`", "Rename it, or leave it out")
+            raise fail(f"`{name}` is not a field: did you mean {near!r}?", "Rename it, or leave it out")
 
 
-def checked_id(record: Mapping[str, Any], field: str, fail: Fail) -> str:
+def check_id(record: Mapping[str, Any], field: str, fail: Fail) -> str:
     """A row's id, from `id` or, in a batch file, `custom_id`."""
     value = record.get(field)
     if value is None:
-        raise fail(f"has no `{field}`{fields_of(record)}", "Give every prompt its own id", flaw="id")
+        raise fail(f"has no `{field}`{list_fields(record)}", "Give every prompt its own id", flaw="id")
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
@@ -124,16 +127,16 @@ def checked_id(record: Mapping[str, Any], field: str, fail: Fail) -> str:
 def _text(record: Mapping[str, Any], fail: Fail) -> str | Messages:
     value = record.get("text")
     if value is None:
-        problem = "`text` is null" if "text" in record else f"has no `text`{fields_of(record)}"
+        problem = "`text` is null" if "text" in record else f"has no `text`{list_fields(record)}"
         raise fail(problem, "Give the prompt its text, or leave the row out", flaw="text")
     if isinstance(value, list):
-        return checked_messages(value, fail)
+        return check_messages(value, fail)
     if not isinstance(value, str):
         raise fail(f"`text` must be text or a list of messages, not {kind_of(value)}", "Write it as a JSON string")
-    return checked_text(value, "`text`", fail)
+    return check_text(value, "`text`", fail)
 
 
-def checked_text(value: Any, name: str, fail: Fail) -> str:
+def check_text(value: Any, name: str, fail: Fail) -> str:
     """A prompt's text, under the name that it has in the file."""
     if not isinstance(value, str):
         raise fail(f"{name} must be text, not {kind_of(value)}", "Write it as a JSON string", flaw="text")
@@ -142,7 +145,7 @@ def checked_text(value: Any, name: str, fail: Fail) -> str:
     return _sound(value, name, fail)
 
 
-def checked_messages(value: list[Any], fail: Fail) -> Messages:
+def check_messages(value: list[Any], fail: Fail) -> Messages:
     """Chat messages whose members are all text."""
     remedy = 'Write a message as {"role": "user", "content": "…"}'
     for number, message in enumerate(value, 1):
@@ -174,10 +177,12 @@ def optional_text(record: Mapping[str, Any], field: str, fail: Fail) -> str | No
     return _sound(str(value), f"`{field}`", fail)
 
 
-def _lora(record: Mapping[str, Any], serving: Serving | None, fail: Fail) -> str | None:
+def _lora(record: Mapping[str, Any], defaults: RequestDefaults | None, fail: Fail) -> str | None:
     name = optional_text(record, "lora", fail)
-    if name is not None and serving is not None and name not in serving.adapters:
-        problem = f"`lora` {shown(name)} is not in engine.lora_modules of the job; {nearest(name, serving.adapters)}"
+    if name is not None and defaults is not None and name not in defaults.adapters:
+        problem = (
+            f"`lora` {shown(name)} is not in engine.lora_modules of the job: {did_you_mean(name, defaults.adapters)}"
+        )
         raise fail(problem, "Correct it, or add it there")
     return name
 
@@ -201,16 +206,10 @@ def _sampling(record: Mapping[str, Any], fail: Fail) -> Mapping[str, Any] | None
     return value
 
 
-def fields_of(names: Iterable[str]) -> str:
+def list_fields(names: Iterable[str]) -> str:
     """The names that a row or file does have, for whoever looks for one that it lacks."""
     there = list(names)
     return f"; there are {', '.join(map(shown, there[:8]))}{' …' if len(there) > 8 else ''}" if there else ""
-
-
-def kind_of(value: Any) -> str:
-    """What JSON calls a value."""
-    names = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
-    return "null" if value is None else names.get(type(value), type(value).__name__)
 
 
 def row_word(path: Path) -> str:
