@@ -26,7 +26,7 @@ from orderproof.generate.select_order import InWindows
 from orderproof.generate.step_summary import StepSummary
 from orderproof.generate.windowed_ordering import SPOOL_FILE, Coming, token_ids_of
 from orderproof.job.model import ModelFacts, read_model
-from orderproof.job.output_key import asked_of
+from orderproof.job.output_key import output_key
 from orderproof.job.sampling import FINISHED, asked_samples, asked_tokens, is_cut_short
 from orderproof.job.spec import Job
 from orderproof.lossy.acceptance import refuse_stream, require_engine, require_evidence
@@ -170,7 +170,7 @@ def complete(batch: Batch) -> Batch:
 
 def _key(job: Job, model: ModelFacts) -> dict[str, Any]:
     lossy = {} if job.lossy_k0 is None else {"lossy": {"k0": job.lossy_k0}}  # results of two routings are never mixed
-    return {**asked_of(job, model), **lossy}
+    return {**output_key(job, model), **lossy}
 
 
 def generate(

@@ -52,7 +52,7 @@ def engine_on_record(info: EngineInfo) -> dict[str, Any]:
         **info.kind,
         "device_name": machine.get("device"),
         "threads": machine.get("threads"),
-        **({"replicas": replicas} if replicas > 1 else {}),  # noted, but never a reason to refuse: see `asked_of`
+        **({"replicas": replicas} if replicas > 1 else {}),  # noted, but never a reason to refuse: see `output_key`
     }
 
 

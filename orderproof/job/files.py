@@ -13,7 +13,7 @@ from orderproof.job.errors import OrderproofError
 
 
 class FileError(OrderproofError, OSError):
-    """A file that cannot be written. Also an OSError, for whoever knows better what to say of it."""
+    """A file that cannot be written. Also an OSError, for callers that have a better message."""
 
     @classmethod
     def of(cls, error: OSError, path: Path) -> FileError:
@@ -21,8 +21,8 @@ class FileError(OrderproofError, OSError):
 
     def __str__(self) -> str:
         return (
-            f"{self.filename} cannot be written: {self.strerror}. Make room, or mend its folder, and run the same "
-            "command again"
+            f"{self.filename} cannot be written: {self.strerror}. Free some space, or fix the folder or its "
+            "permissions, and run the same command again"
         )
 
 
@@ -35,17 +35,17 @@ def atomic_file(path: Path) -> Iterator[IO[Any]]:
 
 @contextlib.contextmanager
 def atomic_files(*paths: Path) -> Iterator[list[IO[Any]]]:
-    """Open binary files that appear only if the block ends without an error: in turn, once all of them are on disk.
+    """Open binary files that appear only if the block ends without an error: one after the other, once all are on disk.
 
     Raises:
-        FileError: one cannot be written.
+        FileError: a file cannot be written.
     """
     parts: list[str] = []
     try:
         with contextlib.ExitStack() as opened:
             sinks: list[IO[Any]] = []
             for path in paths:
-                descriptor, name = _part_beside(path)
+                descriptor, name = _open_part(path)
                 parts.append(name)
                 sinks.append(opened.enter_context(os.fdopen(descriptor, "wb")))
             yield sinks
@@ -60,7 +60,7 @@ def atomic_files(*paths: Path) -> Iterator[list[IO[Any]]]:
         for name in parts:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
-        if isinstance(error, OSError) and error.filename is None:  # of a write; a file that is opened is named
+        if isinstance(error, OSError) and error.filename is None:  # a failed write has no name, a failed open has
             raise FileError.of(error, paths[0]) from None
         raise
 
@@ -82,7 +82,7 @@ def append_line(path: Path, line: str) -> None:
         raise FileError.of(error, path) from None
 
 
-def _part_beside(path: Path) -> tuple[int, str]:
+def _open_part(path: Path) -> tuple[int, str]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
@@ -97,6 +97,7 @@ def _umask() -> int:
 
 
 def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

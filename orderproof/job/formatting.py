@@ -1,7 +1,6 @@
-"""Gains and other signed shares as every text and log line spells them.
+"""Gains and other signed shares as every text and log line shows them.
 
-In: fractions. Out: words. Pages and the verdict's own sentences have a space before the percent sign and spell
-themselves.
+Pages and the verdict's own sentences have a space before the percent sign and format their figures themselves.
 """
 
 from __future__ import annotations
@@ -13,5 +12,5 @@ def signed(share: float) -> str:
 
 
 def with_interval(gain: float, low: float | None, high: float | None) -> str:
-    """`+6.3% (+1.2% to +11.0%)`; a gain without an interval stands alone."""
+    """`+6.3% (+1.2% to +11.0%)`; without an interval only the gain."""
     return signed(gain) + ("" if low is None or high is None else f" ({signed(low)} to {signed(high)})")

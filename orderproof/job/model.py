@@ -1,7 +1,6 @@
-"""What a checkpoint's own files say: is it a mixture of experts, how large is an expert, which weights are these.
+"""What a checkpoint's own files say: whether it is a mixture of experts, the size of an expert, the fingerprint.
 
-In: a model's folder. Out: `ModelFacts`. Reads config.json and the ends of the weight files; loads no weights and runs
-no code of the model.
+Reads config.json and the ends of the weight files; loads no weights and runs no code of the model.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ EXPERT_SIZE = (
     "intermediate_size",
 )
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-SAMPLE_BYTES = 1 << 20  # of each weight file's two ends: whole checkpoints are too large to hash at every trial
+SAMPLE_BYTES = 1 << 20  # at each end of a weight file: a whole checkpoint is too large to hash for every trial
 
 
 class ModelError(OrderproofError):
-    """A folder that does not hold a readable model."""
+    """A folder without a readable model."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class ModelFacts:
     architecture: str
     max_position_embeddings: int | None
     moe: MoeFacts | None  # None: dense
-    toy: bool  # made by this project's demo: nobody's gain
+    toy: bool  # made by this project's demo: its gain says nothing about another model
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -77,7 +76,7 @@ def read_model(folder: Path, shown_as: str, adapters: Mapping[str, Path] | None 
     """Read a model's facts.
 
     Args:
-        adapters: LoRA adapters that run on it, by name: they change outputs, so they join its fingerprint.
+        adapters: folders of LoRA adapters, by name: they change outputs, so they are part of the fingerprint.
 
     Raises:
         ModelError: no folder, no config.json, one that is not a JSON object, or a file that cannot be read.
@@ -86,8 +85,8 @@ def read_model(folder: Path, shown_as: str, adapters: Mapping[str, Path] | None 
     # Multimodal models keep the language model's settings one level down, but its quantisation beside them.
     text = {**config, **(config.get("text_config") or {})}
     try:
-        digest = _with_adapters(fingerprint(folder), adapters or {})
-    except OSError as error:  # a link into a cache that was emptied, a file of somebody else's
+        digest = _add_adapters(fingerprint(folder), adapters or {})
+    except OSError as error:  # such as a link into a cache that was emptied, or missing permissions
         raise ModelError(f"{error.filename} cannot be read ({error.strerror}): download the model again") from None
     return ModelFacts(
         path=shown_as,
@@ -104,7 +103,7 @@ def _read_config(folder: Path, shown_as: str) -> dict[str, Any]:
         config = json.loads((folder / "config.json").read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise ModelError(
-            f"{folder} is not a model's folder: it has no config.json. Make or download the model there "
+            f"{folder} is not a model's folder: it has no config.json. Download the model there "
             f"(`hf download ORG/NAME --local-dir {shown_as}`), or correct `model` in params.yaml"
         ) from None
     except OSError as error:
@@ -149,8 +148,8 @@ def _bytes_per_expert(config: Mapping[str, Any]) -> int | None:
     return 3 * hidden * inner * width  # gate, up and down projections
 
 
-def _with_adapters(model: str, adapters: Mapping[str, Path]) -> str:
-    """A model's fingerprint, and one of it with its adapters where there are any."""
+def _add_adapters(model: str, adapters: Mapping[str, Path]) -> str:
+    """The fingerprint of a model together with its adapters."""
     for name, folder in adapters.items():
         if not (folder / "adapter_config.json").is_file():
             raise ModelError(

@@ -1,8 +1,5 @@
-"""What a job asks of its engine: all of it that decides an output, but prompts, order and the engine's versions.
-
-In: a job and its model's facts. Out: a plain mapping as JSON holds it; and of two, what differs, by name. Knows
-nothing of the checkpoints, the outputs and the evidence for a lossy routing that carry it.
-"""
+"""What decides a job's outputs, except prompts, order and the engine's versions: the key that checkpoints, outputs and
+the evidence for a lossy routing carry."""
 
 from __future__ import annotations
 
@@ -14,21 +11,21 @@ from orderproof.job.model import ModelFacts, fingerprint
 from orderproof.job.spec import Job
 
 
-def asked_of(job: Job, model: ModelFacts) -> dict[str, Any]:
-    """Replicas and devices are left out: they say where the work is done and not what is asked.
+def output_key(job: Job, model: ModelFacts) -> dict[str, Any]:
+    """Everything about the model, engine and sampling that changes outputs, as JSON holds it.
 
-    They decide, as a crash does, which requests meet in a batch, and a job that lost a device in the night shall go on
-    with those that are left. The run's record tells how many replicas it had.
+    Replicas and devices are left out: like a crash they only decide which requests meet in a batch, and a job that
+    lost a device must be able to continue on the others. The run's record has the number of replicas.
     """
     engine = job.engine
     return {
         "model": model.fingerprint,
         "tokenizer": fingerprint(job.tokenizer_path) if job.tokenizer else None,  # None: the model's
         "engine": {
-            "command": engine.command_on_record,
+            "command": engine.command_for_records,
             "in_process": engine.in_process,
             "args": engine.args,
-            "env": engine.environment_on_record,
+            "env": engine.environment_for_records,
         },
         "sampling": job.sampling,
         "chat_template_args": job.chat_template_args,
@@ -36,7 +33,7 @@ def asked_of(job: Job, model: ModelFacts) -> dict[str, Any]:
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs between two mappings, each as "name: then → now"."""
+    """The differences between two keys, each as `name: then → now`."""
     before, after = dict(_leaves(then)), dict(_leaves(now))
     return [
         f"{name}: {_shown(before.get(name))} → {_shown(after.get(name))}"
@@ -46,7 +43,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 
 def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """An empty mapping has none: it says nothing, like one that is absent."""
+    """Dotted names and values; an empty mapping has none, like one that is absent."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _leaves(inner, f"{name}.{key}" if name else str(key))

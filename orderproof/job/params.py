@@ -1,16 +1,12 @@
-"""params.yaml → Jobs, checked.
-
-In: the path of a params.yaml. Out: `Job` values, or a `JobError` that names the file, the key, its place and the
-nearest right one. Touches no file but params.yaml.
+"""params.yaml → `Job` values, checked.
 
 params.yaml has four parts. `defaults` is merged under every job and `jobs.<name>` decides what is measured: both are
-DVC parameters of that job's stage. `reporting` (price, log_text, publish, …) decides only what is said about a
-measurement, and `generate` how a batch behaves: changing them measures and generates nothing again.
+DVC parameters of that job's stage. `reporting` (price, log_text, publish, …) decides only how a measurement is reported
+and `generate` how a batch behaves: after a change of these nothing is measured or generated again.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,13 +16,14 @@ from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from orderproof.job.sampling import MAX_COUNT, REFUSED_SAMPLING, is_count
-from orderproof.job.spec import BESIDE_THE_JOBS, EngineSpec, Job, JobError
+from orderproof.job.rules import check_job
+from orderproof.job.spec import SECTIONS_BESIDE_JOBS, Job, JobError
+from orderproof.job.spelling import did_you_mean
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 # data/models holds the models; `defaults` is a key beside the jobs' own in `reporting` and `generate`.
 RESERVED_NAMES = frozenset({"models", "defaults"})
-IN_THE_JOB_ITSELF = ("prompts", "model")  # dvc.yaml reads `${item.prompts}`, and DVC knows no defaults
+KEYS_OF_EACH_JOB = ("prompts", "model")  # dvc.yaml reads `${item.prompts}`, and DVC knows no defaults
 
 
 def load_jobs(params: Path) -> dict[str, Job]:
@@ -36,15 +33,16 @@ def load_jobs(params: Path) -> dict[str, Job]:
         JobError: the file is missing, is not YAML, or holds an unknown key, a wrong type or an unusable name.
     """
     document = _read_yaml(params)
-    _refuse_unknown(params, document, ("defaults", "jobs", *BESIDE_THE_JOBS, "demo"), "")
+    _check_keys(params, document, ("defaults", "jobs", *SECTIONS_BESIDE_JOBS, "demo"), "")
     jobs = document.get("jobs")
     if not isinstance(jobs, Mapping) or not jobs:
         raise JobError(f"{params}: `jobs` must map at least one name to a job")
     if "defaults" not in document:
-        raise JobError(f"{params}: `defaults` is missing, and DVC's stages name it: add a line `defaults: {{}}`")
+        raise JobError(f"{params}: `defaults` is missing, and dvc.yaml names it: add a line `defaults: {{}}`")
     _mapping(params, "defaults", document["defaults"])
-    for part in BESIDE_THE_JOBS:
-        _refuse_unknown(params, _mapping(params, part, document.get(part)), ("defaults", *map(str, jobs)), f"{part}.")
+    for section in SECTIONS_BESIDE_JOBS:
+        mapping = _mapping(params, section, document.get(section))
+        _check_keys(params, mapping, ("defaults", *map(str, jobs)), f"{section}.")
     return {_job_name(params, name): _build(params, name, document, body) for name, body in jobs.items()}
 
 
@@ -52,8 +50,7 @@ def load_job(params: Path, name: str) -> Job:
     """Read one job. Raises JobError, also for a name that params.yaml does not have."""
     jobs = load_jobs(params)
     if name not in jobs:
-        near = _nearest(name, jobs)
-        raise JobError(f"{params} has no job {name!r}{near or '; it has ' + ', '.join(jobs)}")
+        raise JobError(f"{params} has no job {name!r}: {did_you_mean(name, jobs)}")
     return jobs[name]
 
 
@@ -74,7 +71,7 @@ def _read_yaml(params: Path) -> Mapping[str, Any]:
 
 
 def _problem(error: Exception) -> str:
-    """What is wrong with a document, and on which line, where the parser knows; without its advice to programmers."""
+    """What is wrong with a document, and on which line if the parser knows it."""
     if isinstance(error, MarkedYAMLError) and error.problem_mark:
         return f"line {error.problem_mark.line + 1}: {error.problem}"
     return " ".join(str(error).split())
@@ -84,7 +81,7 @@ def _job_name(params: Path, name: Any) -> str:
     if not isinstance(name, str):
         raise JobError(
             f"{params}: {name!r} cannot name a job, because YAML reads it as {type(name).__name__} and DVC leaves such "
-            "a job out without a word: begin the name with a letter"
+            "a job out silently: begin the name with a letter"
         )
     if not NAME.fullmatch(name) or name in RESERVED_NAMES:
         raise JobError(
@@ -97,7 +94,7 @@ def _job_name(params: Path, name: Any) -> str:
 def _build(params: Path, name: str, document: Mapping[str, Any], body: Any) -> Job:
     if not isinstance(body, Mapping):
         raise JobError(f"{params}: jobs.{name} must be a mapping, not {body!r}")
-    for key in IN_THE_JOB_ITSELF:
+    for key in KEYS_OF_EACH_JOB:
         if key not in body and key in (document["defaults"] or {}):
             raise JobError(
                 f"{params}: jobs.{name}.{key} is missing: DVC reads it there and not in `defaults`, so move it into "
@@ -108,84 +105,28 @@ def _build(params: Path, name: str, document: Mapping[str, Any], body: Any) -> J
             f"{params}: defaults.accept_lossy is refused: a lossy routing is accepted job by job, by its own evidence"
         )
     merged = _merge(document.get("defaults") or {}, body)
-    for key in ("name", "root", *BESIDE_THE_JOBS):
+    for key in ("name", "root", *SECTIONS_BESIDE_JOBS):
         if key in merged:
             place = ".".join(_place(document, name, (key,), of_job=True))
             raise JobError(f"{params}: {place} is not a key of a job" + _hint_for(key, name))
-    beside = {part: _part_beside(params, part, document.get(part) or {}, name) for part in BESIDE_THE_JOBS}
+    sections = {key: _section(params, key, document.get(key) or {}, name) for key in SECTIONS_BESIDE_JOBS}
     try:
-        job = Job.model_validate({**merged, **beside, "name": name, "root": params.resolve().parent})
+        job = Job.model_validate({**merged, **sections, "name": name, "root": params.resolve().parent})
     except ValidationError as error:
         raise JobError("\n".join(_explain(params, document, name, detail) for detail in error.errors())) from None
-    _check_engine(params, job)
+    check_job(params, job)
     return job
 
 
-def _part_beside(params: Path, part: str, mapping: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What `reporting` or `generate` holds for one job."""
-    shared, own = (_mapping(params, f"{part}.{key}", mapping.get(key)) for key in ("defaults", name))
+def _section(params: Path, section: str, mapping: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The part of `reporting` or `generate` that holds for one job."""
+    shared, own = (_mapping(params, f"{section}.{key}", mapping.get(key)) for key in ("defaults", name))
     return _merge(shared, own)
 
 
 def _hint_for(key: str, name: str) -> str:
-    stands = {
-        "reporting": "price, log_text and publish stand",
-        "generate": "tolerated_failures and when_running stand",
-    }
-    return f": {stands[key]} under {key}.{name}" if key in stands else ""
-
-
-def _check_engine(params: Path, job: Job) -> None:
-    where = f"{params}: jobs.{job.name}.engine.args"
-    size = job.engine.args.get("max_num_seqs")
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise JobError(
-            f"{where}.max_num_seqs must be given, a whole number of sequences that run at once: vLLM's default depends "
-            "on the device, and it decides what an order can gain"
-        )
-    for key, why in (
-        ("model", f"it is jobs.{job.name}.model"),
-        ("trust_remote_code", "code from a model is never run"),
-    ):
-        if key in job.engine.args:
-            raise JobError(f"{where}.{key} cannot be set here: {why}")
-    _check_devices(f"{params}: jobs.{job.name}.engine", job.engine)
-    if job.engine.lora_modules and not job.engine.args.get("enable_lora"):
-        raise JobError(f"{where}.enable_lora must be true where engine.lora_modules names adapters")
-    for key in job.sampling.keys() & REFUSED_SAMPLING.keys():
-        raise JobError(f"{params}: jobs.{job.name}.sampling.{key} is not supported. {REFUSED_SAMPLING[key]}")
-    samples = job.sampling.get("n", 1)
-    if not is_count(samples):
-        raise JobError(
-            f"{params}: jobs.{job.name}.sampling.n must be a whole number from 1 to {MAX_COUNT}, not {samples!r}"
-        )
-    if job.engine.batch_invariant and job.sampling.get("temperature", 1) != 0 and "seed" not in job.sampling:
-        raise JobError(
-            f"{params}: jobs.{job.name}.engine.batch_invariant promises nothing of outputs that are drawn at random "
-            "without a seed: set sampling.temperature to 0, or give sampling.seed"
-        )
-
-
-def _check_devices(where: str, engine: EngineSpec) -> None:
-    parallel = [key for key in ("tensor_parallel_size", "pipeline_parallel_size") if key in engine.args]
-    for key in parallel:
-        size = engine.args[key]
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise JobError(f"{where}.args.{key} must be a whole number from 1, not {size!r}")
-    launched = engine.args.get("distributed_executor_backend") == "external_launcher"
-    if engine.args.get("data_parallel_size", 1) != 1 and not launched:  # as vLLM's own LLM class
-        raise JobError(
-            f"{where}.args.data_parallel_size: vLLM refuses data-parallel ranks offline in one process, where they may "
-            "hang: set engine.replicas, which shares the order among independent engines"
-        )
-    if engine.devices is None:
-        return
-    if len(engine.devices) != engine.replicas or not all(engine.devices):
-        raise JobError(f"{where}.devices must list the devices of each of the {engine.replicas} replicas, such as "
-                       f"{[[k] for k in range(engine.replicas)]}")  # fmt: skip
-    named = [device for devices in engine.devices for device in devices]
-    if twice := [device for device in dict.fromkeys(named) if named.count(device) > 1]:
-        raise JobError(f"{where}.devices: {', '.join(twice)} stands there twice, and replicas share no device")
+    members = {"reporting": "price, log_text and publish", "generate": "tolerated_failures and when_running"}
+    return f": write {members[key]} under {key}.{name}" if key in members else ""
 
 
 def _mapping(params: Path, where: str, value: Any) -> Mapping[str, Any]:
@@ -207,31 +148,30 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _explain(params: Path, document: Mapping[str, Any], name: str, detail: Any) -> str:
-    """One line for one of pydantic's complaints, with the nearest right key for a wrong one."""
+    """One of pydantic's errors in one line, with a suggestion for a wrong key."""
     where = f"{params}: {'.'.join(map(str, _place(document, name, detail['loc'])))}"
     if detail["type"] == "extra_forbidden":
-        known = _keys_beside(detail["loc"])
-        near = _nearest(str(detail["loc"][-1]), known) or "; known here: " + ", ".join(known)
-        return f"{where} is not a key{near}"
+        return f"{where} is not a key: {did_you_mean(str(detail['loc'][-1]), _known_keys(detail['loc']))}"
     if detail["type"] == "missing":
         return f"{where} is missing"
     return f"{where}: {detail['msg'].removeprefix('Value error, ')}, not {detail['input']!r}"
 
 
 def _place(document: Mapping[str, Any], name: str, path: tuple[Any, ...], *, of_job: bool = False) -> tuple[Any, ...]:
-    """Where in the file a value of a job stands: with the job, or among the defaults under it.
+    """Where in the file a value of a job is: with the job, or among the defaults.
 
-    `of_job`: also a part that belongs beside the jobs was written into one.
+    Args:
+        of_job: a section that belongs beside the jobs was written into one.
     """
-    if path and path[0] in BESIDE_THE_JOBS and not of_job:
-        part, *inner = path
-        own, shared = (part, name, *inner), (part, "defaults", *inner)
+    if path and path[0] in SECTIONS_BESIDE_JOBS and not of_job:
+        section, *inner = path
+        own, shared = (section, name, *inner), (section, "defaults", *inner)
     else:
         own, shared = ("jobs", name, *path), ("defaults", *path)
-    return shared if _stands(document, shared) and not _stands(document, own) else own
+    return shared if _exists(document, shared) and not _exists(document, own) else own
 
 
-def _stands(value: Any, path: tuple[Any, ...]) -> bool:
+def _exists(value: Any, path: tuple[Any, ...]) -> bool:
     for key in path:
         try:
             value = value[key]
@@ -240,24 +180,18 @@ def _stands(value: Any, path: tuple[Any, ...]) -> bool:
     return True
 
 
-def _keys_beside(path: tuple[Any, ...]) -> list[str]:
-    """The keys that the model has at the place of a wrong key."""
+def _known_keys(path: tuple[Any, ...]) -> list[str]:
+    """The keys that exist at the place of a wrong key."""
     model: type[BaseModel] = Job
-    for part in path[:-1]:
-        annotation = model.model_fields[str(part)].annotation
-        for one in (annotation, *get_args(annotation)):  # `AcceptLossy | None` is one too
-            if isinstance(one, type) and issubclass(one, BaseModel):
-                model = one
-    return [key for key in model.model_fields if key not in ("name", "root", *BESIDE_THE_JOBS)]
+    for key in path[:-1]:
+        annotation = model.model_fields[str(key)].annotation
+        for candidate in (annotation, *get_args(annotation)):  # also `AcceptLossy | None`
+            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+                model = candidate
+    return [key for key in model.model_fields if key not in ("name", "root", *SECTIONS_BESIDE_JOBS)]
 
 
-def _refuse_unknown(params: Path, mapping: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+def _check_keys(params: Path, mapping: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
     for key in mapping:
         if key not in known:
-            near = _nearest(str(key), known) or "; known here: " + ", ".join(known)
-            raise JobError(f"{params}: {where}{key} is not a key{near}")
-
-
-def _nearest(word: str, known: Any) -> str:
-    close = difflib.get_close_matches(word, [str(k) for k in known], n=1)
-    return f": did you mean {close[0]!r}?" if close else ""
+            raise JobError(f"{params}: {where}{key} is not a key: {did_you_mean(str(key), known)}")

@@ -1,8 +1,7 @@
-"""A job: an offline batch, with all that decides how it is measured and generated.
+"""A job: an offline batch, and everything that decides how it is measured and generated.
 
-In: nothing; params.py makes these values. Out: the frozen `Job` and its parts, each field typed, limited and
-explained. Knows nothing of files, engines, trackers or data. A wrong type is an error and never converted:
-`log_text: "yes"` would be a guess.
+Each field is typed, limited and explained. A wrong type is an error and never converted: `log_text: "yes"` would be a
+guess.
 """
 
 from __future__ import annotations
@@ -19,58 +18,58 @@ from orderproof.job.errors import OrderproofError
 from orderproof.job.looks import Looks
 from orderproof.job.paths import JobPaths
 
-_NO_ARGUMENT = re.compile("[\0\ud800-\udfff]")  # what no process can be given: NUL and halves of surrogate pairs
+_NO_ARGUMENT = re.compile("[\0\ud800-\udfff]")  # what cannot be passed to a process: NUL and halves of surrogate pairs
 SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 SECRET_OF_COMMAND = re.compile(rf"(\w*(?:{SECRET.pattern})\w*=).+", re.IGNORECASE | re.DOTALL)
 BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
-BESIDE_THE_JOBS = ("reporting", "generate")  # top-level keys with `defaults` and a part for each job; never measured
-NEVER_MEASURED = ("accept_lossy",)  # keys of a job that no trial reads: it has the model's own routing
+SECTIONS_BESIDE_JOBS = ("reporting", "generate")  # top-level keys with `defaults` and a part for each job
+UNMEASURED_KEYS = ("accept_lossy",)  # keys of a job that no trial reads
 
-# Also the registry of tasks/orders: each name is a module there.
+# The ways to order: each name is a module in orderproof/orders.
 Method = Literal["file", "shuffled", "label", "length", "cluster", "greedy", "exchange"]
-# Also the registry of tasks/signals, from free to dear.
+# The signals of orderproof/signals, cheapest first.
 SignalName = Literal["lexical", "token", "embedding", "fingerprint", "predicted", "observed"]
 
-BATCHED_TOKENS = 2048  # a step's room: vLLM's own for an engine that is driven step by step
+BATCHED_TOKENS = 2048  # of a step: vLLM's default for an engine that is driven step by step
 
 
 class JobError(OrderproofError):
-    """A mistake in params.yaml, in words that tell the user what to change."""
+    """A mistake in params.yaml: the message names the key and what to change."""
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-def _can_be_handed_on(word: str) -> str:
+def _check_argument(word: str) -> str:
     if _NO_ARGUMENT.search(word):
-        raise ValueError("No process can be given a NUL character or half of a surrogate pair")
+        raise ValueError("must be text without NUL characters and halves of surrogate pairs")
     return word
 
 
-def _can_be_a_variable(name: str) -> str:
+def _check_variable(name: str) -> str:
     if not name or "=" in name:
-        raise ValueError("The name of a variable is not empty and has no `=`")
-    return _can_be_handed_on(name)
+        raise ValueError("the name of a variable must not be empty or contain `=`")
+    return _check_argument(name)
 
 
-def _can_be_recorded(settings: dict[str, Any]) -> dict[str, Any]:
+def _check_json(settings: dict[str, Any]) -> dict[str, Any]:
     for name, value in settings.items():
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
-            raise ValueError(f"{name} holds what JSON cannot, such as NaN, a date, or an alias of itself") from None
+            raise ValueError(f"{name} has a value that JSON lacks, such as NaN, a date or an alias of itself") from None
     return settings
 
 
 # A number is text to a process: `VARIABLE: 1`, `--port 8000`.
-_Word = Annotated[str, Field(strict=False), AfterValidator(_can_be_handed_on)]
-_Variable = Annotated[str, AfterValidator(_can_be_a_variable)]
-_Verbatim = Annotated[dict[str, Any], AfterValidator(_can_be_recorded)]  # names and values of another tool
+_Word = Annotated[str, Field(strict=False), AfterValidator(_check_argument)]
+_Variable = Annotated[str, AfterValidator(_check_variable)]
+_Verbatim = Annotated[dict[str, Any], AfterValidator(_check_json)]  # names and values of another tool
 
 
 class EngineSpec(_Strict):
-    """How the engine's child process is started and what vLLM is told."""
+    """How the engine's child process is started, and vLLM's own settings."""
 
     model_config = ConfigDict(coerce_numbers_to_str=True)  # of `_Word`s only: strict text stays strict
 
@@ -93,17 +92,17 @@ class EngineSpec(_Strict):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What these settings set in the engine's process."""
+        """Environment variables that these settings add to the engine's process."""
         return {**self.env, **({BATCH_INVARIANT: "1"} if self.batch_invariant else {})}
 
     @property
-    def environment_on_record(self) -> dict[str, str]:
-        """What records hold of the engine's environment: they go to trackers and remotes, and a token must not."""
+    def environment_for_records(self) -> dict[str, str]:
+        """`environment` for records, which go to trackers and remotes: values of secrets are hidden."""
         return {name: "(hidden)" if SECRET.search(name) else value for name, value in self.environment.items()}
 
     @property
-    def command_on_record(self) -> list[str]:
-        """The command likewise, without the values of `NAME=value` in it, as of `docker run -e`."""
+    def command_for_records(self) -> list[str]:
+        """`command` for records: values of secrets in `NAME=value`, as after `docker run -e`, are hidden."""
         return [SECRET_OF_COMMAND.sub(r"\1(hidden)", word) for word in self.command]
 
     @property
@@ -113,7 +112,7 @@ class EngineSpec(_Strict):
 
     @property
     def max_num_batched_tokens(self) -> int:
-        """Tokens that a step computes at most: one of each running sequence, and prompts that are read."""
+        """Maximum tokens of a step: one of each decoding sequence, and those of prompts."""
         return int(self.args.get("max_num_batched_tokens") or BATCHED_TOKENS)
 
 
@@ -144,20 +143,20 @@ class MeasureSpec(_Strict):
     alpha: Annotated[float, Field(gt=0, le=0.1)] = 0.025  # one-sided, split evenly over the looks
     margin: Annotated[float, Field(ge=0)] = 0.01  # promote only when the gain is surely above it
     min_effect: Annotated[float, Field(gt=0)] = 0.03  # keep when the gain is surely below it
-    seed: Annotated[int, Field(ge=0)] = 0  # from it: shuffle seeds and coins
+    seed: Annotated[int, Field(ge=0)] = 0  # of shuffles and of the random sequence of arms
     prompts: Annotated[int, Field(ge=2)] | None = None  # how many to measure, in windows of the sorted order; None: all
     validity: ValiditySpec = ValiditySpec()
     scorer: Literal["exact", "contains", "numeric", "regex"] | None = None  # how outputs are compared with `reference`
 
 
 class AcceptLossy(_Strict):
-    """LOSSY: a person's word that a job may be generated with other experts than the model's own."""
+    """LOSSY: a person allows this job to be generated with other experts than the model's own."""
 
-    k0: Annotated[int, Field(ge=1)]  # experts of its own that a decoding token keeps for sure
+    k0: Annotated[int, Field(ge=1)]  # of its own experts, how many a decoding token always keeps
 
 
 class Reporting(_Strict):
-    """What is said and published about a job; nothing here changes a measurement."""
+    """How a job is reported and published; nothing here changes a measurement."""
 
     price_per_hour: Annotated[float, Field(ge=0)] = 0.0  # of all accelerators that the job uses
     currency: str = "USD"
@@ -172,7 +171,7 @@ class GenerateSpec(_Strict):
     tolerated_failures: Annotated[float, Field(ge=0, le=1)] = (
         0.0  # share of prompts; above it there is no outputs.parquet
     )
-    when_running: Literal["wait", "refuse"] = "wait"  # what a run does while another one of the same job is at work
+    when_running: Literal["wait", "refuse"] = "wait"  # while another run of the same job is active
 
 
 class Job(_Strict):
@@ -195,7 +194,7 @@ class Job(_Strict):
 
     @property
     def lossy_k0(self) -> int | None:
-        """Of the lossy routing that a person accepted; None: the model's own routing."""
+        """k0 of the lossy routing that a person accepted; None: the model's own routing."""
         return self.accept_lossy.k0 if self.accept_lossy else None
 
     @property

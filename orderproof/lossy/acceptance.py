@@ -11,7 +11,7 @@ from typing import Any
 
 from orderproof.engines.protocol import EngineInfo
 from orderproof.job.model import ModelFacts
-from orderproof.job.output_key import asked_of, differences
+from orderproof.job.output_key import differences, output_key
 from orderproof.job.spec import Job
 from orderproof.lossy.order import promoted_for
 from orderproof.lossy.report import LOSSY, SORTED_LOSSY, LossyReport, evidence_path, read_report, scores_said
@@ -37,7 +37,7 @@ def require_evidence(job: Job, model: ModelFacts, dataset_md5: str) -> None:
     except LossyError as error:
         raise LossyError(f"{_accepted(job)} cannot be used: {error}; or {_KEEP}") from None
     report = _evidence(job)
-    now = {"dataset_md5": dataset_md5, "scorer": job.measure.scorer, **asked_of(job, model)}
+    now = {"dataset_md5": dataset_md5, "scorer": job.measure.scorer, **output_key(job, model)}
     measured = {"dataset_md5": report.dataset_md5, "scorer": report.scorer, **report.asked}
     if promoted:  # a shuffled arm has no order of its own
         now, measured = {**now, "order": promoted.model_dump()}, {**measured, "order": report.order.model_dump()}

@@ -20,7 +20,7 @@ import pyarrow as pa
 from orderproof.engines.protocol import Failure, Output, Request
 from orderproof.engines.routing_engine import RoutingEngine
 from orderproof.job.model import ModelFacts
-from orderproof.job.output_key import asked_of
+from orderproof.job.output_key import output_key
 from orderproof.job.spec import Job, OrderSpec
 from orderproof.lossy.report import ARMS, LOSSY, SHUFFLED, SORTED, SORTED_LOSSY, ArmResult, LossyReport
 from orderproof.lossy.routing import LossyError, refuse_k0
@@ -87,7 +87,7 @@ def compare_lossy(
         order=chosen.record(),
         dataset_md5=chosen.dataset_md5,
         scorer=job.measure.scorer,
-        asked=asked_of(job, model),
+        asked=output_key(job, model),
         engine=engine.info.kind,
         file_like_shuffle=shuffle_like(np.arange(len(prompts)), prompts)[0],
         prompts=len(few),

@@ -51,7 +51,7 @@ class LossyReport(_Frozen):
     order: OrderRecord  # of the sorted arms, over the whole file
     dataset_md5: str
     scorer: str | None
-    asked: dict[str, Any]  # `asked_of` the job and its model
+    asked: dict[str, Any]  # `output_key` of the job and its model
     engine: dict[str, Any]  # `EngineInfo.kind` of the one that ran it
     file_like_shuffle: bool  # the file's own order: the shuffled arm stands for it then
     prompts: int  # that were measured

@@ -23,7 +23,7 @@ from orderproof.engines.protocol import EngineInfo
 from orderproof.forecast.stored_prediction import StoredPrediction
 from orderproof.job.hashing import canonical_json, ids_sha256
 from orderproof.job.model import ModelFacts
-from orderproof.job.spec import BESIDE_THE_JOBS, NEVER_MEASURED, Job, OrderSpec
+from orderproof.job.spec import SECTIONS_BESIDE_JOBS, UNMEASURED_KEYS, Job, OrderSpec
 from orderproof.measure.preflight import foretold_refusal, structural_refusal
 from orderproof.measure.trial_history import attempts, detectable_excess_before, noise_sd
 from orderproof.measure.trial_store import History, Manifest
@@ -109,8 +109,8 @@ class Plan:
             prompt_tokens=int(self.prompts.offsets[-1]),
             model=self.model.as_dict(),
             engine={
-                "command": spec.command_on_record,
-                "env": spec.environment_on_record,
+                "command": spec.command_for_records,
+                "env": spec.environment_for_records,
                 "args": spec.args,
                 **engine.settings,
             },
@@ -313,7 +313,7 @@ def _question(job: Job, model: ModelFacts, dataset_md5: str, chosen: Order) -> s
 
 
 def _settings(job: Job, question: str) -> str:
-    beside = {"name", "root", *BESIDE_THE_JOBS, *NEVER_MEASURED}
+    beside = {"name", "root", *SECTIONS_BESIDE_JOBS, *UNMEASURED_KEYS}
     measured = job.model_dump(mode="json", exclude=beside)
     return _sha256(canonical_json({"question": question, "job": measured}))
 

@@ -18,7 +18,7 @@ from orderproof.job.errors import OrderproofError
 from orderproof.job.files import write_atomically
 from orderproof.job.hashing import md5_of
 from orderproof.job.model import read_model
-from orderproof.job.spec import NEVER_MEASURED, Job
+from orderproof.job.spec import UNMEASURED_KEYS, Job
 from orderproof.lossy.report import LossyReport, lines, write_page
 from orderproof.lossy.routing import routing_named
 from orderproof.measure import figures, page
@@ -180,7 +180,7 @@ def _record_again(job: Job, message: str) -> list[str]:
     """Tell DVC and git of files that were written beside a measurement. They stand whatever these say, in notes."""
     stage = dvc.stage_of(job.name)
     try:
-        return _publish(job, dvc.record_again(job.root, stage, NEVER_MEASURED), message)
+        return _publish(job, dvc.record_again(job.root, stage, UNMEASURED_KEYS), message)
     except dvc.DvcError as error:
         return [f"not recorded in DVC: {error}. When that is mended: `dvc commit --force {stage}`"]
 

@@ -125,7 +125,7 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_the_old_one(tmp_
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
         for write in (lambda: write_atomically(path, b"x" * 5000), lambda: append_line(path, "x" * 5000)):
-            with pytest.raises(FileError, match=r"a\.bin cannot be written: File too large\. Make room") as told:
+            with pytest.raises(FileError, match=r"a\.bin cannot be written: File too large\. Free some space") as told:
                 write()
             assert isinstance(told.value, OSError)
             assert isinstance(told.value, OrderproofError)

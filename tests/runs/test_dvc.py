@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from orderproof.job.spec import NEVER_MEASURED
+from orderproof.job.spec import UNMEASURED_KEYS
 from orderproof.runs.dvc import DvcError, InputsChanged, record_again, record_in_dvc, stage_of, stage_params
 
 SIX, ONE = stage_of("six-domains"), stage_of("one-domain")
@@ -214,10 +214,10 @@ def test_a_key_that_is_never_measured_may_come_and_go(project: Any, then: str, n
     project.edit("params.yaml", f"    {then}\n{first}", f"    {now}\n{first}")
     project.edit("data/six-domains/order.json", "{", "{ ")
     assert not record_again(project.root, SIX).recorded
-    assert record_again(project.root, SIX, NEVER_MEASURED).recorded
+    assert record_again(project.root, SIX, UNMEASURED_KEYS).recorded
     assert project.changed() == {}
     project.edit("params.yaml", "looks: [5, 10]", "looks: [5, 9]")
-    assert not record_again(project.root, SIX, NEVER_MEASURED).recorded
+    assert not record_again(project.root, SIX, UNMEASURED_KEYS).recorded
 
 
 def test_what_was_never_recorded_is_not_recorded_again(project: Any) -> None:
