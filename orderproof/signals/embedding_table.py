@@ -1,26 +1,24 @@
-"""A checkpoint's input embeddings, read straight from its safetensors: one tensor, mapped, nothing else loaded.
-
-In: a model's folder. Out: an `EmbeddingTable`, which gives rows as float32; or a `SignalError`. Needs no torch and runs
-no code of the model. The format: 8 bytes of length, a JSON header, then the tensors' bytes, little-endian.
-"""
+"""A checkpoint's input embeddings, read from its safetensors without loading any other tensor and without torch."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes as ml_dtypes  # registers bfloat16, which numpy does not have
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 
 from orderproof.signals.registry import SignalError
 
 INDEX = "model.safetensors.index.json"
 # How the names of published checkpoints' input embeddings end: Llama, Qwen, Mistral, DeepSeek, Gemma; GPT-2, MPT, DBRX;
-# GPT-NeoX; Falcon, BLOOM, ChatGLM; InternLM 2, Llama's own; Mamba, Jamba; T5. `lm_head` is the same matrix where only
-# one of two tied ones is saved. The first of these endings that a checkpoint has counts.
+# GPT-NeoX; Falcon, BLOOM, ChatGLM; InternLM 2, Llama's original format; Mamba, Jamba; T5. `lm_head` is the same matrix
+# where only one of two tied ones is saved. The first of these endings that a checkpoint has counts.
 ENDINGS = (
     "embed_tokens.weight",
     "wte.weight",
@@ -32,9 +30,8 @@ ENDINGS = (
     "shared.weight",
     "lm_head.weight",
 )
-TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # numpy has no bfloat16: its bits are the upper half of a float32
-METADATA = "__metadata__"  # beside the tensors in a header
-HEADER_LIMIT_BYTES = 100 << 20  # as the format's own library has it
+DTYPES = ("F64", "F32", "F16", "BF16")  # any other type is quantised: its numbers need scales from elsewhere
+ALTERNATIVE = "Use `signal: lexical`, which needs no model, or `embedding`"
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,103 +39,80 @@ class EmbeddingTable:
     """One row per token of the vocabulary."""
 
     name: str  # of the tensor
-    stored: NDArray[Any]  # [vocabulary, hidden], mapped from the file; uint16 for bfloat16
+    stored: Any  # gives rows by slices: a numpy array, or safetensors' view of a file
+    shape: tuple[int, int]  # vocabulary, hidden size
 
     def __len__(self) -> int:
-        return len(self.stored)
+        return self.shape[0]
 
-    @property
-    def width(self) -> int:
-        """The model's hidden size."""
-        return int(self.stored.shape[1])
-
-    def rows(self, which: slice) -> NDArray[np.float32]:
-        """float32[rows, width]: some of them, read from the disk."""
-        part = self.stored[which]
-        if part.dtype != np.uint16:
-            return part.astype(np.float32)
-        return (part.astype(np.uint32) << 16).view(np.float32)
+    def rows(self, rows: slice) -> NDArray[np.float32]:
+        """float32[rows, hidden size]: some of the rows, read from the disk."""
+        part: NDArray[np.float32] = self.stored[slice(*rows.indices(len(self)))].astype(np.float32)
+        return part
 
 
 def read_embedding_table(folder: Path) -> EmbeddingTable:
-    """Find and map the table.
+    """Find the table in a checkpoint's folder; its rows stay on the disk.
 
     Raises:
-        SignalError: no safetensors, none with a table in it, or one that is torn or quantised.
+        SignalError: no safetensors, none with such a table, or a table that is damaged or quantised.
     """
-    tensors = _tensors(folder)
+    tables = {name: (path, shape) for path in _files(folder) for name, shape in _matrices(path)}
     for ending in ENDINGS:
-        # A model that also sees or hears has several: that of its vocabulary is the longest.
-        found = [(entry["shape"][0], name) for name, (_, _, entry) in tensors.items() if _is_table(name, entry, ending)]
-        if found:
-            name = max(found)[1]
-            path, start, entry = tensors[name]
-            return EmbeddingTable(name, _mapped(path, start, name, entry))
+        # A model that also takes images or sound has several; the vocabulary's is the longest.
+        names = [name for name in tables if f".{name}".endswith(f".{ending}")]
+        if names:
+            name = max(names, key=lambda name: (tables[name][1][0], name))
+            path, shape = tables[name]
+            return EmbeddingTable(name, _view(path, name), shape)
     raise SignalError(
-        f"{folder}: no tensor of its safetensors is an input embedding table (named …{ENDINGS[0]}, …{ENDINGS[1]} or "
-        f"the like), so the signal `token` cannot be taken. {_OTHERWISE}"
+        f"{folder}: no tensor of its safetensors is an input embedding table (a name that ends in {ENDINGS[0]}, "
+        f"{ENDINGS[1]} or similar), so the signal `token` cannot be computed. {ALTERNATIVE}"
     )
 
 
-_OTHERWISE = "Use `signal: lexical`, which needs no model, or `embedding`"
-
-
-def _is_table(name: str, entry: Mapping[str, Any], ending: str) -> bool:
-    return f".{name}".endswith(f".{ending}") and len(entry["shape"]) == 2
-
-
-def _tensors(folder: Path) -> dict[str, tuple[Path, int, Mapping[str, Any]]]:
-    """Name → file, where its tensors begin, and the tensor's entry in the header."""
-    if not folder.is_dir():
-        raise SignalError(f"{folder}: there is no such folder. Name that of the served model")
-    found: dict[str, tuple[Path, int, Mapping[str, Any]]] = {}
-    for path in _files(folder):
-        header, start = _header(path)
-        found |= {name: (path, start, entry) for name, entry in header.items() if name != METADATA}
-    return found
-
-
 def _files(folder: Path) -> list[Path]:
-    """Those which the index says hold a table, so that a hundred others are not opened; without an index all."""
+    """The files that may hold a table: by the index if there is one, since a checkpoint may have a hundred shards."""
+    if not folder.is_dir():
+        raise SignalError(f"{folder}: there is no such folder. Give the folder of the served model")
     index = folder / INDEX
     if index.is_file():
         try:
-            placed: dict[str, str] = json.loads(index.read_text("utf-8"))["weight_map"]
-            names = {file for name, file in placed.items() if name.endswith(ENDINGS)}
+            file_of: dict[str, str] = json.loads(index.read_text("utf-8"))["weight_map"]
+            names = {file for tensor, file in file_of.items() if tensor.endswith(ENDINGS)}
         except (ValueError, KeyError, AttributeError, OSError) as error:
             raise SignalError(f"{index}: not readable as an index of weights ({error}). Download it again") from None
         return sorted(folder / Path(name).name for name in names)
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise SignalError(
-            f"{folder}: holds no .safetensors, and the signal `token` reads no other weights. {_OTHERWISE}"
+            f"{folder}: holds no .safetensors, and the signal `token` reads no other weights. {ALTERNATIVE}"
         )
     return files
 
 
-def _header(path: Path) -> tuple[dict[str, Any], int]:
-    """The description of a file's tensors, and where their bytes begin."""
-    try:
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if not 2 <= length <= HEADER_LIMIT_BYTES:
-                raise ValueError(f"a header of {length} bytes")
-            header: dict[str, Any] = json.loads(file.read(length))
-        if not all({"dtype", "shape", "data_offsets"} <= header[name].keys() for name in header.keys() - {METADATA}):
-            raise ValueError("a tensor without type, shape or place")
-    except (OSError, ValueError, AttributeError) as error:
-        raise SignalError(f"{path}: not readable as safetensors ({error}). Download it again") from None
-    return header, 8 + length
+def _matrices(path: Path) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Names and shapes of the two-dimensional tensors that may be a table."""
+    file = _open(path)
+    for name in file.keys():  # noqa: SIM118 (a file is not iterable)
+        if name.endswith(ENDINGS):
+            shape = tuple(file.get_slice(name).get_shape())
+            if len(shape) == 2:
+                yield name, shape
 
 
-def _mapped(path: Path, start: int, name: str, entry: Mapping[str, Any]) -> NDArray[Any]:
-    kind, shape = TYPES.get(entry["dtype"]), tuple(entry["shape"])
-    if kind is None:
+def _view(path: Path, name: str) -> Any:
+    view = _open(path).get_slice(name)
+    if view.get_dtype() not in DTYPES:
         raise SignalError(
-            f"{path}: {name} is stored as {entry['dtype']}, and only {', '.join(TYPES)} are read: it is quantised. "
-            + _OTHERWISE
+            f"{path}: {name} is stored as {view.get_dtype()}, which is a quantised type; the signal `token` reads "
+            f"{', '.join(DTYPES)}. {ALTERNATIVE}"
         )
+    return view
+
+
+def _open(path: Path) -> Any:
     try:
-        return np.memmap(path, kind, "r", start + entry["data_offsets"][0], shape)
-    except (OSError, ValueError) as error:
-        raise SignalError(f"{path}: cut off before the end of {name} ({error}). Download it again") from None
+        return safe_open(path, framework="numpy")
+    except (OSError, SafetensorError) as error:
+        raise SignalError(f"{path}: not readable as safetensors ({error}). Download it again") from None

@@ -94,7 +94,7 @@ def leading_directions(table: EmbeddingTable) -> NDArray[np.float32]:
         float32[vocabulary, min(width, DIMENSIONS)]; the same bits for any number of threads on one kind of CPU.
     """
     with one_thread():
-        basis = None if table.width <= DIMENSIONS else _basis(table)
+        basis = None if table.shape[1] <= DIMENSIONS else _basis(table)
         blocks = [table.rows(slice(start, start + BLOCK_TOKENS)) for start in range(0, len(table), BLOCK_TOKENS)]
         return np.concatenate(blocks if basis is None else [block @ basis for block in blocks])
 
