@@ -20,14 +20,14 @@ from flows.reporting import progress_bar, run_logger
 from flows.server import end_server_with_this_process
 from orderproof.capture import calibration
 from orderproof.capture import report as reports
-from orderproof.capture.capture import Captured, Sample, capture, refuse_adapters, refuse_dense
+from orderproof.capture.capture import Captured, Sample, capture, check_moe, check_no_adapters
 from orderproof.capture.report import RoutingReport
 from orderproof.capture.sample import groups_of, sample_size, stratified
 from orderproof.capture.statistics import routing_table
+from orderproof.capture.step_cost_store import write_costs
 from orderproof.engines.protocol import Engine
 from orderproof.engines.routing_engine import RoutingEngine
 from orderproof.engines.start import start_engine
-from orderproof.forecast.step_cost_store import costs_path, write_costs
 from orderproof.job.hashing import md5_of
 from orderproof.job.model import ModelFacts, read_model
 from orderproof.job.params import load_job
@@ -57,8 +57,8 @@ def capture_routes(
     end_server_with_this_process()
     this = load_job(Path(params), job)
     model = read_model(this.model_path, this.model)
-    refuse_dense(model)
-    refuse_adapters(this)
+    check_moe(model)
+    check_no_adapters(this)
     sample = draw_sample(this, validate(this), prompts, seed)
     with accelerator():
         with start_routing_engine(this) as engine:
@@ -122,7 +122,7 @@ def calibrate(job: Job, model: ModelFacts, sample: Sample, captured: Captured, e
             moe_bytes = model.moe.bytes_per_expert if model.moe else None
             known = write_costs(job, model, calibration.calibrate(engine, job, sample.prompts, routes, moe_bytes))
     except RoutingError as error:
-        earlier = "; what an earlier capture found stays" if costs_path(job).exists() else ""
+        earlier = "; what an earlier capture found stays" if job.paths.step_costs.exists() else ""
         run_logger().warning("what a step costs is not known by this capture%s: %s", earlier, error)
         return
     run_logger().info("an expert costs %.1f µs (R² %.2f)", 1000 * known.expert_ms, known.r_squared)

@@ -18,7 +18,7 @@ from flows.capture import start_routing_engine
 from flows.measure import validate
 from flows.reporting import progress_bar, run_logger
 from flows.server import end_server_with_this_process
-from orderproof.capture.capture import refuse_adapters
+from orderproof.capture.capture import check_no_adapters
 from orderproof.engines.routing_engine import RoutingEngine
 from orderproof.job.model import ModelFacts, read_model
 from orderproof.job.params import load_job
@@ -46,7 +46,7 @@ def measure_lossy(job: str, params: str = "params.yaml", k0: int = 2, blocks: in
     this = load_job(Path(params), job)
     model = read_model(this.model_path, this.model)
     refuse_k0(model, k0)
-    refuse_adapters(this)
+    check_no_adapters(this)
     inputs = recording.inputs_of(this)
     prompts = validate(this)
     order = choose_order(this, prompts, inputs.files[this.prompts])

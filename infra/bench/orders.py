@@ -26,11 +26,11 @@ import arms
 import numpy as np
 import recipe
 
+from orderproof.capture.step_cost_store import read_costs
 from orderproof.forecast.candidates import GROUPING
 from orderproof.forecast.order_cross_validation import oracle
 from orderproof.forecast.planning import requests_of
 from orderproof.forecast.prediction import Prediction, predict
-from orderproof.forecast.step_cost_store import read_costs
 from orderproof.job.formatting import signed, with_interval
 from orderproof.job.model import read_model
 from orderproof.job.spec import Job, OrderSpec, SignalName

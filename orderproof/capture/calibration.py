@@ -1,11 +1,8 @@
-"""The constants of a step, fitted to a short run on the real engine.
+"""Calibration: the costs of a step, fitted to a short run on the real engine.
 
-In: a started engine, prompts whose routes were captured, those routes. Out: a `Calibration`: the constants, how well
-they explain the steps that were timed, and how near an expert's cost is to reading its bytes. Decides nothing.
-
-What is needed: steps whose experts differ at the same batch size (the same prompts shuffled, and sorted by what they
-route to), and steps at smaller batches (a few short passes). How many experts each step touched is replayed from the
-captured routes, for the order that was sent and the lengths that came back.
+It needs steps that read different numbers of experts at the same batch size (the same prompts shuffled, and sorted by
+the experts they use), and steps at smaller batches (a few short passes). How many experts each step read is simulated
+from the captured routes, for the order that was sent and the lengths that were generated.
 """
 
 from __future__ import annotations
@@ -28,15 +25,15 @@ from orderproof.routing.routes import Routes
 from orderproof.routing.simulate import EngineShape, simulate_pass
 from orderproof.routing.step_costs import StepCosts
 
-BATCHES = 12  # of prompts in a full pass
+BATCHES = 12  # batches of prompts in a full pass
 SMALL_BATCHES = (0.25, 0.5)  # of max_num_seqs, in passes of one batch each
-LEAST_STEPS = 8  # at a batch size, for a base of its own
-HUBER_SD = 1.345  # residuals beyond count less: a host's hiccups are no property of the model
+LEAST_STEPS = 8  # timed at a batch size, for its own base cost
+HUBER_SD = 1.345  # larger residuals count less: pauses of the host say nothing about the model
 
 
 @dataclass(frozen=True)
 class TimedSteps:
-    """Steps that were timed, beside what replay says they did. All arrays are [steps]."""
+    """Timed steps, with what the simulation says they did. All arrays are [steps]."""
 
     ms: NDArray[np.float64]
     running: NDArray[np.integer]
@@ -46,7 +43,7 @@ class TimedSteps:
 
 @dataclass(frozen=True)
 class Fit:
-    """Constants, and how well they explain the steps they come from."""
+    """Step costs, and how well they explain the steps they were fitted to."""
 
     costs: StepCosts
     steps: int
@@ -60,7 +57,7 @@ class Calibration:
     """A fit on a real engine."""
 
     fit: Fit
-    expert_ms_of_bandwidth: float | None  # to read an expert's bytes at the probe's speed; None: not known here
+    expert_ms_of_bandwidth: float | None  # to read an expert's bytes at the probe's speed; None: not known
 
     @property
     def costs(self) -> StepCosts:
@@ -68,13 +65,12 @@ class Calibration:
 
 
 def fit_costs(steps: TimedSteps, source: str) -> Fit:
-    """Least squares, with Huber's weights: a base per batch size, a cost per expert, a cost per prompt token. No cost
-    is below 0.
+    """Least squares with Huber's weights: a base per batch size, a cost per expert, a cost per prompt token; none < 0.
 
-    Steps at batch sizes that were seen fewer than LEAST_STEPS times are left out.
+    Steps at batch sizes with fewer than LEAST_STEPS steps are left out.
 
     Raises:
-        RoutingError: no batch size was seen often enough, or experts never differed beside it.
+        RoutingError: no batch size has enough steps, or the number of experts never differed at the same batch size.
     """
     from scipy.optimize import least_squares
 
@@ -86,8 +82,8 @@ def fit_costs(steps: TimedSteps, source: str) -> Fit:
     design = np.stack([*columns, steps.prefill_tokens[kept]] if reads else columns, axis=1).astype(np.float64)
     if not len(sizes) or np.linalg.matrix_rank(design) < design.shape[1]:
         raise RoutingError(
-            f"{len(steps.ms)} timed steps do not tell the cost of an expert from that of a batch: time more prompts, "
-            "in orders that touch more and fewer experts"
+            f"{len(steps.ms)} timed steps cannot separate the cost of an expert from that of a batch: capture more "
+            "prompts, or prompts whose experts differ more"
         )
     ms = steps.ms[kept].astype(np.float64)
     plain = np.linalg.lstsq(design, ms)[0]
@@ -97,7 +93,7 @@ def fit_costs(steps: TimedSteps, source: str) -> Fit:
         lambda constants: design @ constants - ms,
         np.maximum(plain, 0),
         lambda _: design,
-        bounds=(0, np.inf),  # where noise is larger than a cost, free time would be foretold
+        bounds=(0, np.inf),  # noise larger than a cost would otherwise make it negative
         x_scale="jac",
         loss="huber",
         f_scale=scale,
@@ -117,24 +113,25 @@ def fit_costs(steps: TimedSteps, source: str) -> Fit:
 
 
 def fit_passes(passes: Sequence[TimedSteps], source: str) -> Fit:
-    """The fit to all passes. The steps of one pass share its machine's state, so the error of an expert's cost is the
-    larger one of the steps' and of the delete-one-pass jackknife (Efron, 1982).
+    """The fit to all passes. The steps of one pass share the machine's state, so the error of an expert's cost is the
+    larger of the fit's own and the delete-one-pass jackknife's (Efron, 1982).
 
     Raises:
-        RoutingError: as `fit_costs`.
+        RoutingError: see `fit_costs`.
     """
-    whole, costs = fit_costs(joined(passes), source), []
+    whole, costs = fit_costs(join_steps(passes), source), []
     for left_out in range(len(passes)):
-        with contextlib.suppress(RoutingError):  # without this pass nothing tells an expert's cost
-            rest = [one for k, one in enumerate(passes) if k != left_out]
-            costs.append(fit_costs(joined(rest), source).costs.expert_ms)
+        with contextlib.suppress(RoutingError):  # the other passes alone cannot tell an expert's cost
+            rest = [steps for k, steps in enumerate(passes) if k != left_out]
+            costs.append(fit_costs(join_steps(rest), source).costs.expert_ms)
     between = float(np.sqrt((len(costs) - 1) * np.var(costs))) if costs else 0.0
     return replace(whole, expert_ms_error=max(whole.expert_ms_error, between))
 
 
-def joined(passes: Sequence[TimedSteps]) -> TimedSteps:
-    """All steps of some passes."""
-    return TimedSteps(*(np.concatenate([getattr(one, name) for one in passes]) for name in TimedSteps.__annotations__))
+def join_steps(passes: Sequence[TimedSteps]) -> TimedSteps:
+    """The steps of several passes, one pass after the other."""
+    names = TimedSteps.__annotations__
+    return TimedSteps(*(np.concatenate([getattr(steps, name) for steps in passes]) for name in names))
 
 
 def calibrate(
@@ -145,15 +142,15 @@ def calibrate(
     bytes_per_expert: int | None = None,
     seed: int = 0,
 ) -> Calibration:
-    """Time a few passes of captured prompts on a started engine, and fit.
+    """Time a few passes of captured prompts on a started engine, and fit the costs.
 
     Args:
         prompts: the job's; those without routes are left out.
-        bytes_per_expert: to hold the cost of an expert against the memory's speed, where the engine runs on CPUs (the
-            probe streams the host's memory, which says nothing of an accelerator's).
+        bytes_per_expert: to compare the cost of an expert with the memory's speed, where the engine runs on CPUs (the
+            probe streams the host's memory, which says nothing about an accelerator's).
 
     Raises:
-        RoutingError: too few captured prompts, requests that failed, or an engine that steps otherwise than replay.
+        RoutingError: too few captured prompts, failed requests, or an engine whose steps differ from the simulation.
         EngineError: the engine died.
     """
     generator = np.random.default_rng(seed)
@@ -165,21 +162,21 @@ def calibrate(
             "capture a larger sample"
         )
     sample = generator.permutation(captured)[: BATCHES * batch]
-    shuffled, alike = sample, sample[_alike(sample, prompts, routes, len(sample) // batch, seed)]
+    shuffled, grouped = sample, sample[_group_by_experts(sample, prompts, routes, len(sample) // batch, seed)]
     small = [generator.choice(sample, max(1, int(share * batch)), replace=False) for share in SMALL_BATCHES]
     _timed_pass(engine, job, prompts, routes, shuffled[:batch])  # warms the engine up
-    # Forth and back, so that a steady drift of the machine is no difference between the two orders.
-    orders = [shuffled, alike, *small, *small[::-1], alike, generator.permutation(shuffled)]
+    # There and back, so that a steady drift of the machine is no difference between the two orders.
+    orders = [shuffled, grouped, *small, *small[::-1], grouped, generator.permutation(shuffled)]
     passes = [_timed_pass(engine, job, prompts, routes, order) for order in orders]
-    timed = sum(len(one.ms) for one in passes)
+    timed = sum(len(steps.ms) for steps in passes)
     fit = fit_passes(passes, f"{timed} steps timed on {engine.info.machine.get('device', 'this engine')}")
     return Calibration(fit, _expert_ms_of_bandwidth(engine, job, bytes_per_expert))
 
 
-def _alike(
+def _group_by_experts(
     sample: NDArray[np.int64], prompts: TokenizedPrompts, routes: Routes, clusters: int, seed: int
 ) -> NDArray[np.int64]:
-    """An order of the sample that puts prompts side by side whose generated tokens used the same experts."""
+    """An order of the sample that puts prompts together whose generated tokens used the same experts."""
     from sklearn.cluster import KMeans
 
     record = routes.record
@@ -192,37 +189,38 @@ def _alike(
 def _timed_pass(
     engine: Engine, job: Job, prompts: TokenizedPrompts, routes: Routes, order: NDArray[np.int64]
 ) -> TimedSteps:
-    """Run some prompts in an order, and say what each step did."""
+    """Run prompts in an order, and pair each timed step with its simulation."""
     answers: list[Output | Failure] = []
     sent = order.tolist()
     requests = [Request(k, prompts.token_ids(k), prompts.samplings[k]) for k in sent]
     figures = engine.run(requests, job.sampling, answers.append)
-    replayed = simulate_pass(_loads(requests, answers), captured_routes(routes, prompts.ids), _setting(engine, job))
-    if len(replayed.running) != len(figures.step_ms):
+    source = captured_routes(routes, prompts.ids)
+    simulated = simulate_pass(_sim_requests(requests, answers), source, _engine_shape(engine, job))
+    if len(simulated.running) != len(figures.step_ms):
         raise RoutingError(
-            f"the engine took {len(figures.step_ms)} steps for {len(sent)} prompts, and replay "
-            f"{len(replayed.running)}: it schedules otherwise ({figures.preempted} preempted), so its steps cannot be "
-            "told apart. Take published constants, or set engine.args.async_scheduling to false"
+            f"the engine took {len(figures.step_ms)} steps for {len(sent)} prompts, and the simulation "
+            f"{len(simulated.running)}: the engine schedules differently ({figures.preempted} preempted), so what its "
+            "steps cost cannot be told. Try again with engine.args.async_scheduling set to false"
         )
     ms = figures.step_ms.astype(np.float64)
-    return TimedSteps(ms, replayed.running, replayed.experts, replayed.prefill_tokens)
+    return TimedSteps(ms, simulated.running, simulated.experts, simulated.prefill_tokens)
 
 
-def _loads(requests: Sequence[Request], answers: Sequence[Output | Failure]) -> list[SimRequest]:
-    """The requests with the lengths that came back, one load per sample."""
+def _sim_requests(requests: Sequence[Request], answers: Sequence[Output | Failure]) -> list[SimRequest]:
+    """The requests with the lengths that were generated, one per sample."""
     by_number = {answer.number: answer for answer in answers}
-    loads = []
+    sim_requests = []
     for request in requests:
         answer = by_number.get(request.number)
         if not isinstance(answer, Output):
             raise RoutingError(f"a prompt failed while steps were timed: {answer.reason if answer else 'no answer'}")
         tokens = len(request.token_ids)
-        made = [len(one.token_ids) for one in answer.completions]
-        loads += [SimRequest(request.number, tokens, generated, sample) for sample, generated in enumerate(made)]
-    return loads
+        lengths = [len(completion.token_ids) for completion in answer.completions]
+        sim_requests += [SimRequest(request.number, tokens, length, sample) for sample, length in enumerate(lengths)]
+    return sim_requests
 
 
-def _setting(engine: Engine, job: Job) -> EngineShape:
+def _engine_shape(engine: Engine, job: Job) -> EngineShape:
     room = engine.info.settings.get("max_num_batched_tokens", BATCHED_TOKENS)
     return replace(EngineShape.of(job), batched_tokens=int(room), replicas=1)
 

@@ -1,8 +1,7 @@
-"""A sample's routes, from a real engine into data/<job>/routes.parquet.
+"""Capture: the routes of sampled prompts, from a real engine into data/<job>/routes.parquet.
 
-In: a job, its sampled prompts and a started `RoutingEngine`. Out: the file, whole or as it was before, and a
-`Captured` that says how much of the sample it covers. A prompt that was refused, preempted or lost is missing in it,
-and never a row of zeros. Knows nothing of orders, trials or trackers.
+The file is replaced as a whole, or stays as it was. A prompt that was refused, preempted or lost is recorded as
+missing; it never becomes a row of zeros.
 """
 
 from __future__ import annotations
@@ -21,19 +20,18 @@ from orderproof.prompts.tokenization import TokenizedPrompts
 from orderproof.routing.errors import RoutingError
 from orderproof.routing.routes import CHAT_TEMPLATE_ARGS, RoutesRecord, text_digest
 from orderproof.routing.routes_writer import RoutesWriter, write_routes
-from orderproof.signals.served_model import ROUTES_FILE
 
 
 @dataclass(frozen=True)
 class Captured:
-    """How much of a sample has routes."""
+    """What a capture wrote: how much of the sample has routes."""
 
     path: Path
     prompts_total: int  # of the job
     sampled: int
     prefill_tokens: int
     decode_tokens: int
-    missing: dict[str, str]  # prompt id → why
+    missing: dict[str, str]  # prompt id → reason
     wall_s: float
 
     @property
@@ -54,26 +52,20 @@ class Sample:
     dataset_md5: str
 
 
-def routes_path(job: Job) -> Path:
-    """Where a job's routes lie."""
-    return job.data_dir / ROUTES_FILE
-
-
-def refuse_dense(model: ModelFacts) -> None:
+def check_moe(model: ModelFacts) -> None:
     """Raise RoutingError for a model that has no routes."""
     if model.moe is None:
         raise RoutingError(
-            f"{model.path} ({model.architecture}) is a dense model: no router chooses experts in it, so there is "
-            "nothing to capture"
+            f"{model.path} ({model.architecture}) is a dense model: it has no routers, so there is nothing to capture"
         )
 
 
-def refuse_adapters(job: Job) -> None:
-    """Raise RoutingError for a job with LoRA adapters: only the bare model would be listened to."""
+def check_no_adapters(job: Job) -> None:
+    """Raise RoutingError for a job with LoRA adapters: only the base model's routes can be captured."""
     if job.adapters:
         raise RoutingError(
-            f"{job.name} runs LoRA adapters ({', '.join(job.adapters)}), and routers are listened to without them: "
-            "describe the bare model as a job of its own"
+            f"{job.name} runs LoRA adapters ({', '.join(job.adapters)}), and routes can be captured without them "
+            "only: describe the base model as a job of its own"
         )
 
 
@@ -84,72 +76,78 @@ def capture(
     engine: RoutingEngine,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Captured:
-    """Generate once for every sampled prompt, with the job's own sampling, and keep which experts each token chose.
+    """Generate once for every sampled prompt, with the job's own sampling, and write which experts each token chose.
 
     Args:
-        progress: told of finished prompts and of how many there are.
+        progress: called with the number of finished prompts and of all prompts.
 
     Raises:
-        RoutingError: the engine's routes are not this model's, or not one prompt has any. The file stays as it was.
-        EngineError: the engine died. Likewise.
+        RoutingError: the engine's routes do not fit the model, or no prompt has any. The file stays as it was.
+        EngineError: the engine died. The file stays as it was.
     """
-    prompts, path = sample.prompts, routes_path(job)
+    prompts, path = sample.prompts, job.paths.routes
     answered: set[int] = set()
-    one = {"n": 1}  # output of each prompt, however many the job asks for
+    once = {"n": 1}  # one sample of each prompt, however many the job asks for
     requests = [
-        Request(k, prompts.token_ids(k), {**own, **one} if own else None) for k, own in enumerate(prompts.samplings)
+        Request(k, prompts.token_ids(k), {**own, **once} if own else None) for k, own in enumerate(prompts.samplings)
     ]
     with write_routes(path, _record(job, model, sample, engine)) as writer:
-        ledger = _Ledger(writer, prompts)
+        collector = _Collector(writer, prompts)
 
         def sink(answer: Output | Failure) -> None:
             answered.add(answer.number)
             if isinstance(answer, Failure):
-                ledger.miss(answer.number, answer.reason)
+                collector.miss(answer.number, answer.reason)
             progress(len(answered), len(prompts))
 
-        figures = engine.capture(requests, {**job.sampling, **one}, sink, ledger.take)
-        ledger.close()
+        figures = engine.capture(requests, {**job.sampling, **once}, sink, collector.add)
+        collector.close()
     return Captured(
-        path, sample.total, len(prompts), ledger.prefill_tokens, ledger.decode_tokens, ledger.missing, figures.wall_s
+        path,
+        sample.total,
+        len(prompts),
+        collector.prefill_tokens,
+        collector.decode_tokens,
+        collector.missing,
+        figures.wall_s,
     )
 
 
-class _Ledger:
+class _Collector:
     """Which prompts have routes, and why the others have none."""
 
     def __init__(self, writer: RoutesWriter, prompts: TokenizedPrompts) -> None:
         self.writer, self.prompts = writer, prompts
-        self.unheard = set(range(len(prompts)))
+        self.unanswered = set(range(len(prompts)))
         self.missing: dict[str, str] = {}
         self.prefill_tokens = self.decode_tokens = 0
 
-    def take(self, routed: Routed) -> None:
+    def add(self, routed: Routed) -> None:
         if routed.experts is None:
             self.miss(routed.number, routed.missing)
             return
         length = int(self.prompts.lengths[routed.number])
         self.writer.add(self.prompts.ids[routed.number], length, routed.experts)
-        self.unheard.discard(routed.number)
+        self.unanswered.discard(routed.number)
         self.prefill_tokens += length
         self.decode_tokens += len(routed.experts) - length
 
-    def miss(self, number: int, why: str) -> None:
-        self.unheard.discard(number)
-        self.missing[self.prompts.ids[number]] = why
-        self.writer.miss(self.prompts.ids[number], why)
+    def miss(self, number: int, reason: str) -> None:
+        self.unanswered.discard(number)
+        self.missing[self.prompts.ids[number]] = reason
+        self.writer.miss(self.prompts.ids[number], reason)
 
     def close(self) -> None:
         """Raise RoutingError if nothing was captured."""
-        for number in sorted(self.unheard):
+        for number in sorted(self.unanswered):
             self.miss(number, "the engine gave no answer")
         if len(self.missing) == len(self.prompts):
-            prompt_id, why = next(iter(self.missing.items()))
-            raise RoutingError(f"no prompt of the sample has routes; the first, {prompt_id!r}: {why}")
+            prompt_id, reason = next(iter(self.missing.items()))
+            raise RoutingError(f"no prompt of the sample has routes; the first, {prompt_id!r}: {reason}")
 
 
 def _record(job: Job, model: ModelFacts, sample: Sample, engine: RoutingEngine) -> RoutesRecord:
-    refuse_dense(model)
+    check_moe(model)
     assert model.moe is not None
     settings = ("max_num_seqs", "dtype", "mode")
     return RoutesRecord(

@@ -1,7 +1,4 @@
-"""What a person sees of captured routes: lines, a picture and a JSON file under reports/routing/<job>/.
-
-In: `Captured` and `RoutingTable`. Out: files and text. Knows nothing of engines or trackers.
-"""
+"""The report of a capture: lines of text, a picture and a JSON file under reports/routing/<job>/."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ from orderproof.runs.style import DPI, FAINT, STYLE, WIDTH_IN
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MIXED, GROUPED = "#0072B2", "#D55E00"  # from Okabe and Ito's palette, as control and candidate have them
+MIXED, GROUPED = "#0072B2", "#D55E00"  # from Okabe and Ito's palette, as for control and candidate
 MOST_GROUPS_NAMED = 24
 MISSING_SHOWN = 5
 
 
 @dataclass(frozen=True)
 class RoutingReport:
-    """A capture and what it shows."""
+    """A capture and its statistics."""
 
     job: str
     captured: Captured
@@ -46,7 +43,7 @@ class RoutingReport:
 
 
 def reports_dir(job: Job) -> Path:
-    """reports/routing/<job>: what is said about a job's routes."""
+    """reports/routing/<job>."""
     return job.root / "reports" / "routing" / job.name
 
 
@@ -59,28 +56,30 @@ def write_report(report: RoutingReport) -> None:
 def lines(report: RoutingReport) -> list[str]:
     """The table as text."""
     captured, table = report.captured, report.table
-    told = [
+    text = [
         f"{report.job}: routes of {captured.captured} of {captured.sampled} sampled prompts (the job has "
         f"{captured.prompts_total}): {captured.prefill_tokens} prefill and {captured.decode_tokens} decode tokens × "
         f"{table.layers} layers, top-{table.top_k} of {table.experts} experts, in {captured.wall_s:.0f} s",
-        f"experts per layer that a decode step touches, in batches of any prompts and of one {table.kind}:",
+        f"experts per layer that a decode step reads, in batches of any prompts and of one {table.kind}:",
     ]
     for row in table.touched:
         if row.mixed is not None:
-            one = f"{row.grouped:6.1f}" if row.grouped is not None else f"     – (no {table.kind} has so many prompts)"
+            grouped = (
+                f"{row.grouped:6.1f}" if row.grouped is not None else f"     – (no {table.kind} has that many prompts)"
+            )
             saved = f"  {row.saved:5.1%} fewer" if row.saved is not None else ""
-            told.append(f"  batch {row.batch:4d}  {row.mixed:6.1f} {one}{saved}")
+            text.append(f"  batch {row.batch:4d}  {row.mixed:6.1f} {grouped}{saved}")
     if table.favourite_share is not None:
-        told.append(
+        text.append(
             f"a {table.kind} sends {table.favourite_share:.0%} of its decode traffic to its favourite "
             f"{table.experts // FAVOURITES} experts of a layer; all prompts together {table.favourite_share_mixed:.0%}"
         )
-    for prompt_id, why in list(captured.missing.items())[:MISSING_SHOWN]:
-        told.append(f"missing: {prompt_id}: {why}")
+    for prompt_id, reason in list(captured.missing.items())[:MISSING_SHOWN]:
+        text.append(f"missing: {prompt_id}: {reason}")
     if len(captured.missing) > MISSING_SHOWN:
-        told.append(f"missing: {len(captured.missing) - MISSING_SHOWN} more prompts")
-    told += ["a toy model: nobody's gain"] if report.toy else []
-    return [*told, f"routes: {captured.path}", f"picture: {report.folder / 'routing.png'}"]
+        text.append(f"missing: {len(captured.missing) - MISSING_SHOWN} more prompts")
+    text += ["a toy model: do not expect these figures of your model"] if report.toy else []
+    return [*text, f"routes: {captured.path}", f"picture: {report.folder / 'routing.png'}"]
 
 
 def draw(report: RoutingReport, path: Path) -> None:

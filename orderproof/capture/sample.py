@@ -1,8 +1,4 @@
-"""Which prompts are captured, and which of them belong together.
-
-In: how many prompts a job has and how large its batch is; the sampled prompts. Out: their places in the file; a group
-for each. Knows nothing of engines or routes.
-"""
+"""Which prompts of a job are captured, and which group each belongs to."""
 
 from __future__ import annotations
 
@@ -17,20 +13,20 @@ from orderproof.orders.view import view_of
 from orderproof.prompts.tokenization import TokenizedPrompts
 from orderproof.signals.served_model import UNKNOWN_MODEL, ServedModel
 
-LEAST_PROMPTS = 4096  # a prediction gains by each doubling (infra/bench/learning.py), and a capture takes minutes
-LEAST_BATCHES = 32  # batches' worth of prompts: the sliding window is full most of the time
+LEAST_PROMPTS = 4096  # predictions improve with each doubling (infra/bench/learning.py); a capture takes minutes
+LEAST_BATCHES = 32  # so that the batch is full most of the time
 
 
 def sample_size(prompts: int, batch: int) -> int:
-    """How many prompts to capture of a job of so many, run in batches of `batch`."""
+    """How many of a job's prompts to capture, if they run in batches of `batch`."""
     return min(prompts, max(LEAST_PROMPTS, LEAST_BATCHES * batch))
 
 
 def stratified(prompts: int, size: int, seed: int) -> NDArray[np.int64]:
-    """One prompt of each of `size` equally long runs of the file, drawn by `seed`: every part of it is represented.
+    """One prompt from each of `size` equally long parts of the file, drawn by `seed`.
 
     Returns:
-        int64[size]: places in the file, ascending; all of them if there are no more.
+        int64[size]: places in the file, ascending; all places if the file has no more.
     """
     if size >= prompts:
         return np.arange(prompts)
@@ -41,10 +37,10 @@ def stratified(prompts: int, size: int, seed: int) -> NDArray[np.int64]:
 def groups_of(
     prompts: TokenizedPrompts, spec: OrderSpec, served: ServedModel = UNKNOWN_MODEL
 ) -> tuple[str, Sequence[str]]:
-    """Which prompts are alike: by their labels, or by clusters where a label is missing or all are the same.
+    """Groups of similar prompts: their labels, or clusters where a label is missing or all are the same.
 
     Returns:
-        What the groups are (`label` or `cluster`), and each prompt's group.
+        The kind of group (`label` or `cluster`), and each prompt's group.
 
     Raises:
         OrderError, SignalError: the clusters cannot be made.

@@ -1,7 +1,6 @@
-"""What captured routes say about batches: how many experts they touch, and how far a group keeps to its favourites.
+"""Statistics of captured routes: how many experts a batch reads, and how much a group concentrates on few experts.
 
-In: routes prompt by prompt, and each prompt's group. Out: a `RoutingTable`, the published study's own table for these
-prompts. Numbers in, numbers out: knows nothing of files, engines or pictures.
+A `RoutingTable` is the published study's own table, for these prompts.
 """
 
 from __future__ import annotations
@@ -17,31 +16,31 @@ from orderproof.routing.experts import bit_sets, distinct
 from orderproof.routing.routes import PromptRoutes
 
 BATCHES = (8, 16, 32, 64, 128)
-DRAWS = 400  # batches of each size; the mean of their distinct experts then has a standard error far below 1 %
-TOKENS_PER_PROMPT = 16  # of its decode tokens, kept to draw batches from: bounds the memory
+DRAWS = 400  # batches of each size: the standard error of their mean is then far below 1 %
+TOKENS_PER_PROMPT = 16  # decode tokens kept to draw batches from: bounds the memory
 FAVOURITES = 4  # a group's favourite experts of a layer are its busiest 1 / FAVOURITES
 
 
 @dataclass(frozen=True)
 class Touched:
-    """Distinct experts per layer that a batch's decode step touches: means over DRAWS batches."""
+    """Distinct experts per layer that a batch's decode step reads: means over DRAWS batches."""
 
     batch: int
-    mixed: float | None  # of any prompts; None: there are fewer
-    grouped: float | None  # of one group's prompts; None: no group has so many
+    mixed: float | None  # any prompts; None: fewer were captured
+    grouped: float | None  # one group's prompts; None: no group has that many
     mixed_by_layer: tuple[float, ...]
     grouped_by_layer: tuple[float, ...]
-    groups: int  # that have so many prompts
+    groups: int  # that have that many prompts
 
     @property
     def saved(self) -> float | None:
-        """Share of the mixed batch's experts that a grouped one does without."""
+        """Share of the mixed batch's experts that a grouped batch does not read."""
         return 1 - self.grouped / self.mixed if self.mixed and self.grouped else None
 
 
 @dataclass(frozen=True)
 class Group:
-    """How far the prompts of one group keep to their favourite quarter of experts."""
+    """How much the prompts of one group concentrate on their favourite quarter of experts."""
 
     name: str
     prompts: int
@@ -60,7 +59,7 @@ class RoutingTable:
     touched: tuple[Touched, ...]
     groups: tuple[Group, ...]
     favourite_share: float | None  # mean over the groups' decode tokens
-    favourite_share_mixed: float | None  # the same of all prompts together: what no grouping gives
+    favourite_share_mixed: float | None  # the same for all prompts together, without groups
 
     def as_json(self) -> dict[str, Any]:
         table = asdict(self)
@@ -72,13 +71,13 @@ class RoutingTable:
 def routing_table(
     routes: Iterable[PromptRoutes], group_of: Mapping[str, str], kind: str, shape: tuple[int, int, int], seed: int = 0
 ) -> RoutingTable:
-    """Read routes once and tabulate them.
+    """Read all routes once and compute the table.
 
     Args:
         group_of: prompt id → its group, for all prompts of `routes`.
-        kind: what the groups are.
+        kind: label or cluster.
         shape: layers, experts per layer, top_k.
-        seed: of the batches and of the halves.
+        seed: draws the batches and the halves.
     """
     random = np.random.default_rng(seed)
     names = sorted(set(group_of.values()))
@@ -135,7 +134,7 @@ def _touched(
     experts: int,
     random: np.random.Generator,
 ) -> Touched:
-    """Draw batches of any prompts, and of one group's: a group as often as it has prompts."""
+    """Draw batches of any prompts, and of one group's prompts, a group in proportion to its size."""
     sizes = np.bincount(members) if len(members) else np.zeros(0, np.int64)
     wide = np.flatnonzero(sizes >= batch)
     mixed = grouped = None
@@ -175,8 +174,8 @@ def _mean_distinct(
 def _favourite_shares(traffic: NDArray[np.int64]) -> NDArray[np.float64]:
     """Share of each group's traffic on its favourite quarter of each layer's experts, mean over layers.
 
-    One half of a group's prompts names the favourites and the other half's traffic is counted, both ways: a group of
-    few tokens would otherwise seem to have favourites by chance.
+    One half of a group's prompts selects the favourites and the other half's traffic is counted, both ways: a small
+    group would otherwise seem to have favourites by chance.
 
     Args:
         traffic: int64[groups, 2 halves, layers, experts].
@@ -185,11 +184,11 @@ def _favourite_shares(traffic: NDArray[np.int64]) -> NDArray[np.float64]:
         float64[groups], nan where a half has no traffic.
     """
     count = max(1, traffic.shape[-1] // FAVOURITES)
-    named = np.argsort(-traffic[:, ::-1], axis=-1, kind="stable")[..., :count]  # by the other half
-    on_them = np.take_along_axis(traffic, named, axis=-1).sum(axis=(1, 3))
+    favourites = np.argsort(-traffic[:, ::-1], axis=-1, kind="stable")[..., :count]  # by the other half
+    on_favourites = np.take_along_axis(traffic, favourites, axis=-1).sum(axis=(1, 3))
     total = traffic.sum(axis=(1, 3))
     whole = traffic.sum(axis=(2, 3)).min(axis=1) > 0
-    shares = np.divide(on_them, total, out=np.zeros(total.shape), where=total > 0).mean(axis=-1)
+    shares = np.divide(on_favourites, total, out=np.zeros(total.shape), where=total > 0).mean(axis=-1)
     return np.where(whole, shares, np.nan)
 
 

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from orderproof.capture.capture import routes_path
+from orderproof.capture.step_cost_store import StoredCosts, read_costs
 from orderproof.forecast.advice import Advice, advise
 from orderproof.forecast.candidates import Candidate, candidates_of
 from orderproof.forecast.economics import Worth, worth
 from orderproof.forecast.job_profile import JobFacts, facts_of, left_out
 from orderproof.forecast.order_cross_validation import Choices, choose
 from orderproof.forecast.prediction import Prediction, over, predict, unlearned
-from orderproof.forecast.step_cost_store import KnownCosts, read_costs
 from orderproof.generate.select_order import spec_of
 from orderproof.job.model import ModelFacts, read_model
 from orderproof.job.sampling import asked_samples, asked_tokens
@@ -48,7 +47,7 @@ class Forecast:
 
     captured: int  # prompts
     whole: bool  # they are all of the job's
-    costs: KnownCosts
+    costs: StoredCosts
     devices: int  # over which each replica's experts are spread
     candidates: tuple[Candidate, ...]  # that can be made, cheapest first
     predictions: tuple[Prediction, ...]  # of each
@@ -99,7 +98,7 @@ def foresee(job: Job, say: Callable[[str], None] = lambda _: None) -> Foresight:
     route_artifacts.restore_routes(job, md5)
     plan = make_plan(job, model, prompts, md5, current, read_history(reports_of(job, placebo=False)))
     facts = facts_of(job, model, prompts, current, _promoted_by(job, current))
-    forecast, routes_file = None, routes_path(job)
+    forecast, routes_file = None, job.paths.routes
     if plan.refusal is None and routes_file.exists():
         known = read_costs(job, model)
         if known is not None:
@@ -131,7 +130,7 @@ def _forecast(
     job: Job,
     prompts: TokenizedPrompts,
     routes: Routes,
-    known: KnownCosts,
+    known: StoredCosts,
     current: Order,
     today: str,
     say: Callable[[str], None],

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from orderproof.capture.capture import routes_path
 from orderproof.job.errors import OrderproofError
 from orderproof.job.spec import BATCHED_TOKENS, Job
 from orderproof.measure.trial_store import Trial, samples_of
@@ -23,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 def experts_per_step(job: Job, trial: Trial) -> Mapping[str, float]:
     """Per pass id, the distinct experts of a layer that a step reads, mean over steps and layers; empty: not known."""
-    path, plan = routes_path(job), trial.manifest
+    path, plan = job.paths.routes, trial.manifest
     if not path.exists():
         return {}
     try:

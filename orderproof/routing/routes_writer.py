@@ -50,9 +50,9 @@ class RoutesWriter:
         self._rows.append((prompt_id, prompt_tokens, len(experts) - prompt_tokens, content))
         self._bytes += len(content)
 
-    def miss(self, prompt_id: str, why: str) -> None:
-        """Record that a sampled prompt has no routes, and why."""
-        self._missing[prompt_id] = why
+    def miss(self, prompt_id: str, reason: str) -> None:
+        """Record that a sampled prompt has no routes, and the reason."""
+        self._missing[prompt_id] = reason
 
     def finish(self) -> None:
         """Write what is left, and the record."""

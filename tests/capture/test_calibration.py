@@ -1,4 +1,4 @@
-"""What a step costs is found again in timed steps, and doubtful or unusable passes are told."""
+"""The costs of a step are found again in timed steps; doubtful or unusable passes are refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from synthetic import RoutingShape, draw_tokens
 
 from orderproof.capture import calibration
-from orderproof.capture.calibration import TimedSteps, calibrate, fit_costs, fit_passes, joined
+from orderproof.capture.calibration import TimedSteps, calibrate, fit_costs, fit_passes, join_steps
 from orderproof.engines.protocol import EngineInfo, Failure, Figures, Output, Request, Steps
 from orderproof.job.spec import Job
 from orderproof.prompts.tokenization import TokenizedPrompts
@@ -94,7 +94,10 @@ def test_passes_on_a_machine_that_changes_make_the_cost_doubtful() -> None:
         passes = [drawn_steps(seed, noise=0.0, steps=300) for seed in range(len(run))]
         passes = [replace(one, ms=factor * one.ms) for one, factor in zip(passes, run, strict=True)]
         fit = fit_passes(passes, "timed")
-        off, of_steps = abs(fit.costs.expert_ms - TRUE.expert_ms), fit_costs(joined(passes), "timed").expert_ms_error
+        off, of_steps = (
+            abs(fit.costs.expert_ms - TRUE.expert_ms),
+            fit_costs(join_steps(passes), "timed").expert_ms_error,
+        )
         held["passes"] += off < 2 * fit.expert_ms_error
         held["steps"] += off < 2 * of_steps
     assert held["passes"] >= 30  # of 40; few passes know their own spread badly
@@ -106,13 +109,13 @@ def test_passes_on_a_machine_that_changes_make_the_cost_doubtful() -> None:
 @pytest.mark.parametrize("kept", [0, 7])
 def test_too_few_steps_are_refused(kept: int) -> None:
     steps = TimedSteps(*(values[:kept] for values in vars(drawn_steps(0, 0.0)).values()))
-    with pytest.raises(RoutingError, match=f"{kept} timed steps do not tell"):
+    with pytest.raises(RoutingError, match=f"{kept} timed steps cannot separate"):
         fit_costs(steps, "timed")
 
 
 def test_experts_that_follow_the_batch_alone_are_refused() -> None:
     steps = drawn_steps(0, 0.0)
-    with pytest.raises(RoutingError, match="in orders that touch more and fewer experts"):
+    with pytest.raises(RoutingError, match="cannot separate the cost of an expert"):
         fit_costs(replace(steps, experts=10 * steps.running), "timed")
 
 
@@ -203,13 +206,13 @@ def test_an_experts_bytes_are_compared_with_the_hosts_memory_on_cpus_alone(
 
 
 def test_an_engine_that_steps_otherwise_is_refused(job: Job, prompts: TokenizedPrompts, routes: Routes) -> None:
-    with pytest.raises(RoutingError, match=r"the engine took 25 steps for 8 prompts, and replay 24"):
+    with pytest.raises(RoutingError, match=r"took 25 steps for 8 prompts, .* 24"):
         calibrate(OnCpus(routes, prompts, extra_steps=1), job, prompts, routes)
 
 
 def test_requests_that_fail_are_named(job: Job, prompts: TokenizedPrompts, routes: Routes) -> None:
     engine = ReplayEngine(captured_routes(routes, prompts.ids), TRUE, Settings(BATCH, max_model_len=PROMPT_TOKENS))
-    with pytest.raises(RoutingError, match="a prompt failed while steps were timed: a prompt of 5 tokens"):
+    with pytest.raises(RoutingError, match="a prompt of 5 tokens"):
         calibrate(engine, job, prompts, routes)
 
 
@@ -222,4 +225,4 @@ def test_a_sample_of_less_than_two_batches_is_too_small(job: Job, prompts: Token
 def test_steps_are_timed_on_one_replica_with_all_its_devices(tmp_path: Path) -> None:
     args = {"max_num_seqs": 8, "tensor_parallel_size": 2, "enable_expert_parallel": True}
     job = make_job(tmp_path, engine={"args": args, "replicas": 3})
-    assert calibration._setting(FakeEngine(), job) == EngineShape(8, devices=2)
+    assert calibration._engine_shape(FakeEngine(), job) == EngineShape(8, devices=2)

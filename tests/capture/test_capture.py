@@ -1,5 +1,4 @@
-"""A capture's file: whole or as it was, and honest about what is missing. The engine is one that answers as it is told;
-the real one has tests of its own."""
+"""A capture writes the whole file or leaves it as it was, and records what is missing. The engine is scripted."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orderproof.capture.capture import Captured, Sample, capture, refuse_adapters, refuse_dense, routes_path
+from orderproof.capture.capture import Captured, Sample, capture, check_moe, check_no_adapters
 from orderproof.capture.report import RoutingReport, lines, write_report
 from orderproof.capture.sample import groups_of
 from orderproof.capture.statistics import routing_table
@@ -28,8 +27,8 @@ MODEL = ModelFacts("models/m", "5f0c2a9e", "Qwen3MoeForCausalLM", 512, MoeFacts(
 MD5 = "d41d8cd98f00b204e9800998ecf8427e"
 
 
-class ToldEngine:
-    """Gives every request random experts, but for those it is told to refuse, to lose or to die at."""
+class ScriptedEngine:
+    """Gives every request random experts, except those to refuse, to lose, to leave unanswered or to die at."""
 
     def __init__(self, refuse: int = -1, lose: int = -1, die: int = -1, silent: int = -1, layers: int = LAYERS) -> None:
         self.refuse, self.lose, self.die, self.silent, self.layers = refuse, lose, die, silent, layers
@@ -77,8 +76,8 @@ def sample(size: int = 30) -> Sample:
     return Sample(prompts_of(mixed(size)), 2 * size, 0, MD5)
 
 
-def captured(job: Job, **told: int) -> Captured:
-    engine: Any = ToldEngine(**told)
+def captured(job: Job, **script: int) -> Captured:
+    engine: Any = ScriptedEngine(**script)
     return capture(job, MODEL, sample(), engine)
 
 
@@ -86,7 +85,7 @@ def test_every_sampled_prompt_has_its_routes_under_its_id(job: Job) -> None:
     done = captured(job)
     assert (done.captured, done.sampled, done.prompts_total) == (30, 30, 60)
     assert (done.prefill_tokens, done.decode_tokens) == (30 * PROMPT, 30 * (GENERATED - 1))
-    with open_routes(routes_path(job), MODEL, MD5) as routes:
+    with open_routes(job.paths.routes, MODEL, MD5) as routes:
         assert sorted(routes.ids) == sorted(sample().prompts.ids)
         assert routes.record.versions["vllm"] == "0"
         assert routes.record.capture["sampled"] == 30
@@ -105,7 +104,7 @@ def test_a_refused_a_lost_and_a_silent_request_are_missing_with_their_reasons(jo
 
 
 def test_one_output_is_generated_for_a_prompt_that_gets_several(job: Job) -> None:
-    engine: Any = ToldEngine()
+    engine: Any = ScriptedEngine()
     own = [{"n": 3, "top_p": 0.5}, None, {"top_p": 0.5}]
     prompts = prompts_of(["code", "law", "maths"], samplings=own)
     capture(job, MODEL, Sample(prompts, 3, 0, MD5), engine)
@@ -115,10 +114,10 @@ def test_one_output_is_generated_for_a_prompt_that_gets_several(job: Job) -> Non
 
 def test_an_engine_that_dies_midway_leaves_the_last_routes_as_they_were(job: Job) -> None:
     captured(job)
-    before = routes_path(job).read_bytes()
+    before = job.paths.routes.read_bytes()
     with pytest.raises(EngineError, match="SIGKILL"):
         captured(job, die=12)
-    assert routes_path(job).read_bytes() == before
+    assert job.paths.routes.read_bytes() == before
     assert [path.name for path in job.data_dir.iterdir()] == ["routes.parquet"], "and nothing beside them"
 
 
@@ -126,15 +125,15 @@ def test_a_first_capture_that_is_cut_off_leaves_no_routes(job: Job) -> None:
     with pytest.raises(EngineError):
         captured(job, die=12)
     with pytest.raises(RoutingError, match="orderproof capture"):
-        open_routes(routes_path(job), MODEL, MD5)
+        open_routes(job.paths.routes, MODEL, MD5)
 
 
 def test_a_file_that_was_cut_off_is_refused(job: Job) -> None:
     captured(job)
-    content = routes_path(job).read_bytes()
-    routes_path(job).write_bytes(content[: len(content) // 2])
+    content = job.paths.routes.read_bytes()
+    job.paths.routes.write_bytes(content[: len(content) // 2])
     with pytest.raises(RoutingError, match=r"routes\.parquet cannot be read"):
-        open_routes(routes_path(job), MODEL, MD5)
+        open_routes(job.paths.routes, MODEL, MD5)
 
 
 def test_an_engine_whose_layers_are_not_the_models_is_refused(job: Job) -> None:
@@ -143,7 +142,7 @@ def test_an_engine_whose_layers_are_not_the_models_is_refused(job: Job) -> None:
 
 
 def test_a_capture_without_a_single_route_is_an_error_with_its_reason(job: Job) -> None:
-    engine: Any = ToldEngine(lose=0)
+    engine: Any = ScriptedEngine(lose=0)
     only = Sample(sample().prompts.take(np.arange(1)), 60, 0, MD5)
     with pytest.raises(RoutingError, match="preempted"):
         capture(job, MODEL, only, engine)
@@ -151,14 +150,14 @@ def test_a_capture_without_a_single_route_is_an_error_with_its_reason(job: Job) 
 
 def test_a_dense_model_has_nothing_to_capture() -> None:
     with pytest.raises(RoutingError, match="dense"):
-        refuse_dense(ModelFacts("models/d", "1", "Qwen3ForCausalLM", 512, None, toy=False))
+        check_moe(ModelFacts("models/d", "1", "Qwen3ForCausalLM", 512, None, toy=False))
 
 
 def test_adapters_are_never_left_out_unsaid(job: Job) -> None:
-    refuse_adapters(job)
+    check_no_adapters(job)
     engine = job.engine.model_copy(update={"lora_modules": {"law": "adapters/law"}})
     with pytest.raises(RoutingError, match=r"LoRA adapters \(law\).*a job of its own"):
-        refuse_adapters(job.model_copy(update={"engine": engine}))
+        check_no_adapters(job.model_copy(update={"engine": engine}))
 
 
 def test_the_report_is_lines_a_picture_and_a_file(job: Job, tmp_path: Path) -> None:
@@ -172,8 +171,8 @@ def test_the_report_is_lines_a_picture_and_a_file(job: Job, tmp_path: Path) -> N
     kept = json.loads((tmp_path / "reports" / "routing.json").read_text())
     assert kept["capture"]["captured"] == 29
     assert [row["batch"] for row in kept["table"]["touched"]] == [8, 16, 32, 64, 128]
-    told = "\n".join(lines(report))
-    assert "29 of 30" in told
-    assert f"missing: {prompts.ids[3]}: too long" in told
-    assert "batch    8" in told
-    assert "batch   32" not in told, "so many were not captured"
+    text = "\n".join(lines(report))
+    assert "29 of 30" in text
+    assert f"missing: {prompts.ids[3]}: too long" in text
+    assert "batch    8" in text
+    assert "batch   32" not in text, "so many were not captured"

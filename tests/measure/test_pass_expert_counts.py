@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orderproof.capture.capture import routes_path
 from orderproof.job.spec import Job
 from orderproof.measure.pass_expert_counts import experts_per_step
 from orderproof.measure.trial_store import Trial
@@ -36,7 +35,7 @@ def capture(job: Job, trial: Trial, keep: slice = slice(None), record: RoutesRec
     candidate = next(timed for timed in trial.passes if timed.arm == CANDIDATE)
     sent = trial.tokens(candidate.pass_id)["prompt_id"].to_pylist()  # group after group
     random = np.random.default_rng(0)
-    with write_routes(routes_path(job), record) as writer:
+    with write_routes(job.paths.routes, record) as writer:
         for place, prompt_id in list(enumerate(sent))[keep]:
             group = place * len(LABELS) // len(sent)
             own = np.argsort(random.random((30, 2, GROUP_EXPERTS)))[..., :4] + GROUP_EXPERTS * group
@@ -95,7 +94,7 @@ def test_routes_of_another_model_or_of_other_prompts_give_none(job: Job, trial: 
 def test_routes_that_cannot_be_read_leave_the_figure_out_and_say_so(
     job: Job, trial: Trial, caplog: pytest.LogCaptureFixture
 ) -> None:
-    routes_path(job).parent.mkdir(parents=True)
-    routes_path(job).write_bytes(b"PAR1 cut off")
+    job.paths.routes.parent.mkdir(parents=True)
+    job.paths.routes.write_bytes(b"PAR1 cut off")
     assert experts_per_step(job, trial) == {}
     assert "cannot be read as routes" in caplog.text

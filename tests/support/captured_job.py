@@ -8,7 +8,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from orderproof.capture.calibration import Calibration, Fit
-from orderproof.forecast.step_cost_store import KnownCosts, write_costs
+from orderproof.capture.step_cost_store import StoredCosts, write_costs
 from orderproof.job.hashing import md5_of
 from orderproof.job.model import ModelFacts, read_model
 from orderproof.job.params import load_job
@@ -43,7 +43,7 @@ def model_of(job: Job) -> ModelFacts:
     return read_model(job.model_path, job.model)
 
 
-def calibrated(job: Job) -> KnownCosts:
+def calibrated(job: Job) -> StoredCosts:
     return write_costs(job, model_of(job), Calibration(FIT, expert_ms_of_bandwidth=0.05))
 
 

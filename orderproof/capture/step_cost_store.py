@@ -1,12 +1,8 @@
-"""What a step costs on a job's engine: data/<job>/step_costs.json.
-
-In: a `Calibration`, or such a file. Out: the file, written whole; `KnownCosts` of this job, or why there are none.
-"""
+"""What a step costs on a job's engine, kept in data/<job>/step_costs.json."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -17,13 +13,12 @@ from orderproof.job.model import ModelFacts
 from orderproof.job.spec import Job
 from orderproof.routing.errors import RoutingError
 from orderproof.routing.step_costs import StepCosts
-from orderproof.signals.served_model import COSTS_FILE
 
 SCHEMA: Literal["orderproof/step-costs/1"] = "orderproof/step-costs/1"
 
 
-class KnownCosts(BaseModel):
-    """Constants that were fitted, what they hold for, and how well they fit."""
+class StoredCosts(BaseModel):
+    """Fitted constants, the model and engine they are valid for, and how well they fit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -51,14 +46,10 @@ class KnownCosts(BaseModel):
         return self.expert_ms / self.expert_ms_of_bandwidth if self.expert_ms_of_bandwidth else None
 
 
-def costs_path(job: Job) -> Path:
-    return job.data_dir / COSTS_FILE
-
-
-def write_costs(job: Job, model: ModelFacts, calibration: Calibration) -> KnownCosts:
-    """Keep a calibration beside the routes that it rests on."""
+def write_costs(job: Job, model: ModelFacts, calibration: Calibration) -> StoredCosts:
+    """Write a calibration beside the routes that it was fitted with."""
     fit = calibration.fit
-    known = KnownCosts(
+    stored = StoredCosts(
         model=model.fingerprint,
         args=job.engine.args,
         expert_ms_error=fit.expert_ms_error,
@@ -68,24 +59,24 @@ def write_costs(job: Job, model: ModelFacts, calibration: Calibration) -> KnownC
         expert_ms_of_bandwidth=calibration.expert_ms_of_bandwidth,
         **asdict(fit.costs),
     )
-    write_atomically(costs_path(job), known.model_dump_json(indent=1) + "\n")
-    return known
+    write_atomically(job.paths.step_costs, stored.model_dump_json(indent=1) + "\n")
+    return stored
 
 
-def read_costs(job: Job, model: ModelFacts) -> KnownCosts | None:
+def read_costs(job: Job, model: ModelFacts) -> StoredCosts | None:
     """The job's constants; None: never fitted.
 
     Raises:
-        RoutingError: the file is not readable, or is of another model or of other engine settings.
+        RoutingError: the file is not readable, or was fitted on another model or with other engine settings.
     """
-    path, again = costs_path(job), f"Fit them again with `orderproof capture {job.name}`"
+    path, remedy = job.paths.step_costs, f"Fit them again with `orderproof capture {job.name}`"
     try:
-        known = KnownCosts.model_validate_json(path.read_bytes())
+        stored = StoredCosts.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:
-        raise RoutingError(f"{path} cannot be read as constants of a step: {type(error).__name__}. {again}") from None
-    if known.model != model.fingerprint or known.args != job.engine.args:
-        what = "another model" if known.model != model.fingerprint else "other engine.args"
-        raise RoutingError(f"{path} holds the constants of {what}. {again}")
-    return known
+        raise RoutingError(f"{path} cannot be read as step costs: {type(error).__name__}. {remedy}") from None
+    if stored.model != model.fingerprint or stored.args != job.engine.args:
+        reason = "another model" if stored.model != model.fingerprint else "other engine.args"
+        raise RoutingError(f"{path} was fitted on {reason}. {remedy}")
+    return stored
