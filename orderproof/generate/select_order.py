@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from orderproof.job.spec import Job, OrderSpec
-from orderproof.orders.order import Order, OrderError
+from orderproof.orders.order import Order
 from orderproof.orders.order_record import OrderRecord
+from orderproof.orders.order_table import read_order
 from orderproof.orders.registry import make_order
 from orderproof.orders.view import view_of_source
 from orderproof.prompts.source import PromptSource
@@ -57,7 +55,7 @@ def order_of(
         return Order(np.arange(len(source)), "file", {}, {}, source.md5), "the file's own order: none is promoted"
     record = promotion.order
     if record.dataset_md5 == source.md5:
-        return _pinned(job, source, record), f"promoted by trial {promotion.trial}"
+        return read_order(job.data_dir / ORDER_FILE, record, source.places), f"promoted by trial {promotion.trial}"
     why = f"the promoted way to order ({record.method}, trial {promotion.trial}), made for this version of the prompts"
     if (spec := _again(job, record)).window:
         return InWindows(spec, _in_tokens(record)), why
@@ -96,29 +94,6 @@ def _again(job: Job, record: OrderRecord) -> OrderSpec:
     if record.parameters.get("signal") in ROUTING_SIGNALS:
         route_artifacts.restore_routes(job)
     return spec_of(record)
-
-
-def _pinned(job: Job, source: PromptSource, record: OrderRecord) -> Order:
-    path = job.data_dir / ORDER_FILE
-    try:
-        with pq.ParquetFile(path) as table:
-            lots = [_places(source, batch) for batch in table.iter_batches(columns=["position", "prompt_id"])]
-    except (OSError, KeyError, pa.ArrowException) as error:
-        raise OrderError(f"{path}: not readable as an order: {' '.join(str(error).split())}. {_REMAKE}") from None
-    sent = np.concatenate([np.empty((0, 2), np.int64), *lots])
-    permutation = sent[np.argsort(sent[:, 0], kind="stable"), 1]
-    order = Order(permutation, record.method, record.parameters, record.seeds, record.dataset_md5)
-    if order.sha256 != record.sha256:
-        raise OrderError(f"{path}: not the order that its record tells of. {_REMAKE}")
-    return order
-
-
-_REMAKE = "Take back the files that DVC recorded (`dvc checkout`), or measure again"
-
-
-def _places(source: PromptSource, batch: pa.RecordBatch) -> NDArray[np.int64]:
-    """int64[n, 2]: position, and place in the file."""
-    return np.stack([batch["position"].to_numpy(), source.places(batch["prompt_id"].to_pylist())], axis=1)
 
 
 def _view(job: Job, source: PromptSource, record: OrderRecord, tokenizer: Tokenizer) -> Any:

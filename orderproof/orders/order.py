@@ -1,8 +1,4 @@
-"""An order: a permutation with its provenance, and the table that pins it.
-
-In: a permutation and how it was made. Out: a frozen `Order`; order.parquet written and read. Knows nothing of how
-prompts are compared, nor of engines or verdicts.
-"""
+"""An order: a permutation of prompts with its provenance."""
 
 from __future__ import annotations
 
@@ -10,26 +6,19 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from orderproof.job.errors import OrderproofError
-from orderproof.job.files import atomic_file
 from orderproof.orders.order_record import OrderRecord
-
-# Row k: the k-th prompt to be sent.
-ORDER_SCHEMA = pa.schema([pa.field("position", pa.int64(), False), pa.field("prompt_id", pa.string(), False)])
 
 T = TypeVar("T")
 
 
 class OrderError(OrderproofError):
-    """An order that cannot be made, or does not fit: what is wrong, where, and what to do."""
+    """An order that cannot be made or does not fit: what is wrong, where, and what to do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +31,13 @@ class Order:
 
     permutation: NDArray[np.int64]  # [N]; permutation[k]: index in the file of the k-th prompt sent
     method: str
-    parameters: Mapping[str, Any] = field(default_factory=dict)  # as JSON holds them
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # values that JSON can hold
     seeds: Mapping[str, int] = field(default_factory=dict)
     dataset_md5: str = ""
-    purity: float | None = None  # of its neighbours, where all prompts have labels: see orders/purity.py
+    purity: float | None = None  # of its neighbours, if all prompts have labels: see orders/purity.py
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "permutation", _permutation(self.permutation))
+        object.__setattr__(self, "permutation", _checked_permutation(self.permutation))
 
     def __len__(self) -> int:
         return len(self.permutation)
@@ -61,7 +50,7 @@ class Order:
 
     @cached_property
     def sha256(self) -> str:
-        """Of the permutation as little-endian int64."""
+        """Hash of the permutation as little-endian int64."""
         return hashlib.sha256(self.permutation.astype("<i8").tobytes()).hexdigest()
 
     def record(self) -> OrderRecord:
@@ -81,68 +70,40 @@ class Order:
         return places
 
     def apply(self, prompts: Sequence[T]) -> list[T]:
-        """Anything in the file's order → the order of sending. Raises OrderError for another number of prompts."""
+        """Put a sequence that is in the file's order into the order of sending.
+
+        Raises:
+            OrderError: not as many as the order has prompts.
+        """
         self._check_number(len(prompts), "prompts")
         return [prompts[i] for i in self.permutation.tolist()]
 
     def restore(self, outputs: Sequence[T]) -> list[T]:
-        """Anything in the order of sending → the file's order. Raises OrderError for another number of outputs."""
+        """Put a sequence that is in the order of sending back into the file's order.
+
+        Raises:
+            OrderError: not as many as the order has prompts.
+        """
         self._check_number(len(outputs), "outputs")
         return [outputs[k] for k in self.inverse().tolist()]
 
-    def _check_number(self, given: int, what: str) -> None:
-        if given != len(self):
-            raise OrderError(
-                f"{given} {what} for an order of {len(self)} prompts: take the order that was made of them"
-            )
+    def _check_number(self, number: int, noun: str) -> None:
+        if number != len(self):
+            raise OrderError(f"{number} {noun} for an order of {len(self)} prompts: use the order of these prompts")
 
 
-def write_order(path: Path, order: Order, ids: Sequence[str]) -> None:
-    """Pin an order by the prompts' ids, atomically. `ids` is in the file's order.
-
-    Raises:
-        OrderError: another number of ids, or ids that name no single prompt.
-    """
-    if len(set(ids)) < len(ids):
-        raise OrderError(f"{path}: an order cannot be pinned by ids that are not unique. Give every prompt its own id")
-    table = pa.table([pa.array(range(len(order)), pa.int64()), pa.array(order.apply(ids), pa.string())], ORDER_SCHEMA)
-    with atomic_file(path) as sink:
-        pq.write_table(table, sink, compression="zstd")
-
-
-def read_order(path: Path) -> list[str]:
-    """The prompts' ids in the order of sending.
-
-    Raises:
-        OrderError: the file is missing, or is not a table of distinct ids at the positions 0 … N − 1.
-    """
-    try:
-        table = pq.read_table(path, columns=ORDER_SCHEMA.names).cast(ORDER_SCHEMA).sort_by("position")
-    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise OrderError(f"{path}: not readable as an order: {' '.join(str(error).split())}. {_REMAKE}") from None
-    ids: list[str] = table["prompt_id"].to_pylist()
-    if not np.array_equal(table["position"].to_numpy(), np.arange(len(ids))):
-        raise OrderError(f"{path}: its positions are not 0 to {len(ids) - 1}, each once. {_REMAKE}")
-    if len(set(ids)) < len(ids):
-        raise OrderError(f"{path}: a prompt id stands in it twice. {_REMAKE}")
-    return ids
-
-
-_REMAKE = "Take back the file that DVC recorded, or measure again"
-
-
-def _permutation(indices: NDArray[np.int64]) -> NDArray[np.int64]:
+def _checked_permutation(indices: NDArray[np.int64]) -> NDArray[np.int64]:
     """A read-only copy of indices that are 0 … N − 1, each once."""
-    given = np.asarray(indices)
-    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-        raise OrderError(f"an order is a list of whole numbers, not {given.dtype} of shape {given.shape}")
-    ranked = np.sort(given)
-    wrong = np.flatnonzero(ranked != np.arange(len(given)))
+    values = np.asarray(indices)
+    if values.ndim != 1 or (values.size and values.dtype.kind not in "iu"):
+        raise OrderError(f"an order is a list of whole numbers, not {values.dtype} of shape {values.shape}")
+    ascending = np.sort(values)
+    wrong = np.flatnonzero(ascending != np.arange(len(values)))
     if wrong.size:
         raise OrderError(
-            f"not an order of {len(given)} prompts: it must hold 0 to {len(given) - 1} once each, and where "
-            f"{wrong[0]} should follow it has {ranked[wrong[0]]}"
+            f"not an order of {len(values)} prompts: it must hold each of 0 to {len(values) - 1} once; sorted, "
+            f"{wrong[0]} is expected where it has {ascending[wrong[0]]}"
         )
-    copy = given.astype(np.int64)
+    copy = values.astype(np.int64)
     copy.setflags(write=False)
     return copy

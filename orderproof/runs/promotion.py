@@ -23,8 +23,9 @@ from orderproof.job.hashing import md5_of
 from orderproof.job.spec import Job
 from orderproof.measure.trial_store import Trial
 from orderproof.measure.verdict import Verdict
-from orderproof.orders.order import Order, read_order, write_order
+from orderproof.orders.order import Order
 from orderproof.orders.order_record import OrderRecord
+from orderproof.orders.order_table import find_among, read_order, write_order
 from orderproof.outputs.passes import CANDIDATE
 from orderproof.runs.promotion_record import Demotion, Promotion, provenance
 
@@ -221,14 +222,8 @@ def _write(job: Job, order: Order, ids: Sequence[str], **record: Any) -> Promoti
 
 def _fitting_order(job: Job, promotion: Promotion, dataset_md5: str, ids: Sequence[str]) -> Order | None:
     """The promoted order over these prompts; None, with a warning in the log, if it was promoted for others."""
-    record = promotion.order
-    place = {prompt_id: index for index, prompt_id in enumerate(ids)}
-    sent = read_order(job.data_dir / ORDER_FILE)
-    if record.dataset_md5 == dataset_md5 and place.keys() == set(sent):
-        permutation = np.array([place[prompt_id] for prompt_id in sent], np.int64)
-        order = Order(permutation, record.method, record.parameters, record.seeds, dataset_md5)
-        if order.sha256 == record.sha256:
-            return order
+    if promotion.order.dataset_md5 == dataset_md5:
+        return read_order(job.data_dir / ORDER_FILE, promotion.order, find_among(ids))
     _log.warning(
         "%s: the promoted order is of another version of %s, so the file's own order holds; measure again",
         job.name,

@@ -79,7 +79,7 @@ def test_a_pinned_order_of_other_ids_is_never_sent(job: Job) -> None:
     told = json.loads(record.read_text())
     told["order"]["sha256"] = "0" * 64
     record.write_text(json.dumps(told))
-    with pytest.raises(OrderError, match=f"{ORDER_FILE}: not the order that its record tells of"):
+    with pytest.raises(OrderError, match=f"{ORDER_FILE}: not the order whose hash the record has"):
         chosen(job)
 
 
@@ -143,7 +143,6 @@ def test_a_record_tells_enough_to_ask_for_the_same_order_again(method: str, wind
     assert np.array_equal(make_order(spec_of(order.record()), prompts, "md5").permutation, order.permutation)
 
 
-@pytest.mark.parametrize("named", ["signal", "embedding"])  # the latter in records of before there were signals
-def test_clusters_are_asked_for_with_their_own_parameters(named: str) -> None:
-    record = Order(np.arange(3), "cluster", {"clusters": 5, named: "lexical"}, {"kmeans": 9}, "md5").record()
+def test_clusters_are_asked_for_with_their_own_parameters() -> None:
+    record = Order(np.arange(3), "cluster", {"clusters": 5, "signal": "lexical"}, {"kmeans": 9}, "md5").record()
     assert spec_of(record) == OrderSpec(method="cluster", clusters=5, signal="lexical", seed=9)

@@ -27,7 +27,7 @@ from orderproof.job.files import write_atomically
 from orderproof.job.hashing import md5_of
 from orderproof.job.params import load_job
 from orderproof.job.spec import EngineSpec, Job
-from orderproof.orders.order import write_order
+from orderproof.orders.order_table import write_order
 from orderproof.orders.registry import make_order
 from orderproof.prompts.prompt import Prompt
 from orderproof.prompts.request_defaults import RequestDefaults
