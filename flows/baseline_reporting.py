@@ -12,7 +12,7 @@ from prefect.logging import get_run_logger
 from flows.reporting import artifact_key, best_effort
 from orderproof.engines.protocol import EngineInfo
 from orderproof.generate.generation import Batch
-from orderproof.generate.provenance import engine_on_record, provenance_of
+from orderproof.generate.provenance import engine_provenance, provenance_of
 from orderproof.job.spec import Job
 from orderproof.reproduce.baseline_file import Baseline, changes
 from orderproof.reproduce.record import Reproduction
@@ -33,7 +33,7 @@ def announce_changes(batch: Batch, baseline: Baseline) -> None:
 def announce_engine(baseline: Baseline, engine: EngineInfo) -> None:
     """What of the engine and its machine is another, which shows only when it runs."""
     if baseline.provenance:
-        now = baseline.provenance.model_copy(update={"engine": engine_on_record(engine)})
+        now = baseline.provenance.model_copy(update={"engine": engine_provenance(engine)})
         for change in changes(baseline.provenance, now):
             get_run_logger().warning("changed since the baseline: %s", change)
 

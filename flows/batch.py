@@ -26,7 +26,7 @@ from flows.reporting import flow_run_id
 from flows.server import end_server_with_this_process
 from orderproof.engines.protocol import Engine, EngineInfo
 from orderproof.engines.start import start_engine
-from orderproof.generate import checkpoint, delivery, generation, select_order, windowed_ordering
+from orderproof.generate import checkpoint_folder, delivery, generation, select_order, windowed_ordering
 from orderproof.generate import recording as batch_recording
 from orderproof.generate.delivery import Delivered
 from orderproof.generate.generation import Batch, Generated
@@ -94,7 +94,7 @@ def run_batch(
         with mark_failed_on_error(this, run_name(started)):
             delivered = restore(batch)
             if stream:
-                this = windowed_ordering.keep_streamed(this, batch.file.path)
+                this = windowed_ordering.store_streamed_prompts(this, batch.file.path)
             run = record_of(batch, why, generated, engine, delivered, started, flow_run_id())
             keep(this, run)  # before all that follows, so that a crash there loses no figures
         batch.checkpoint.discard()
@@ -114,7 +114,7 @@ def begin(job: Job, restart: bool) -> tuple[Batch, str]:
 @task(name="open the stream", task_run_name="open the stream", cache_policy=NO_CACHE)
 def begin_stream(job: Job, stream: Stream, restart: bool) -> tuple[Batch, str]:
     """Of prompts that come one after the other; those that came before must come again."""
-    order, why = select_order.order_of_stream(job)
+    order, why = select_order.select_stream_order(job)
     return generation.begin_stream(job, stream, order, Tokenizer(job), restart=restart), why
 
 
@@ -126,11 +126,11 @@ def validate(job: Job) -> PromptSource:
 
 @task(name="order", task_run_name="take or make the order", cache_policy=NO_CACHE)
 def choose_order(
-    job: Job, source: PromptSource, tokenizer: Tokenizer, folder: str = checkpoint.FOLDER
-) -> tuple[Order | select_order.InWindows, str]:
+    job: Job, source: PromptSource, tokenizer: Tokenizer, folder: str = checkpoint_folder.FOLDER
+) -> tuple[Order | select_order.WindowedOrder, str]:
     """The promoted order; for new prompts what its way to order gives; else the file's own."""
-    kept = checkpoint.kept_order(job.data_dir / folder)
-    return select_order.order_of(job, source, lambda: tokenizer, kept)
+    kept = checkpoint_folder.read_order(job.data_dir / folder)
+    return select_order.select_order(job, source, lambda: tokenizer, kept)
 
 
 def generate_pending(
@@ -146,7 +146,7 @@ def generate_pending(
 
     Returns the batch with its whole order, which a stream and a windowed order have only now.
     """
-    if batch.coming:
+    if batch.windowed:
         batch.tokenizer.load()  # windows are made of rendered prompts, the first one before an engine is there
     if not batch.unfinished:
         return generation.complete(batch), Generated(), None
@@ -185,7 +185,7 @@ def generate(
             "%d results on disk were damaged: their prompts are sent again", batch.checkpoint.damaged
         )
     with BatchReporter(batch, started) as reporter:
-        return generation.generate(batch, engine, reporter.progress, lines.kept if lines else None)
+        return generation.generate(batch, engine, reporter.progress, lines.add if lines else None)
 
 
 @task(name="restore", task_run_name="restore the file's order, validate outputs", cache_policy=NO_CACHE)

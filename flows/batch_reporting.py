@@ -29,7 +29,7 @@ from flows.reporting import (
 from orderproof.generate.generation import Batch, Generated
 from orderproof.generate.generation_record import run_name
 from orderproof.generate.live_metrics import LiveMetrics
-from orderproof.generate.progress import HowFar, tell, told
+from orderproof.generate.progress import SavedProgress, read_progress, write_progress
 from orderproof.generate.record import BatchRun
 from orderproof.job.spec import Job
 from orderproof.prompts.stream import PromptStream
@@ -50,7 +50,7 @@ class BatchReporter:
         self.total = None if isinstance(batch.source, PromptStream) else len(batch.source)
         self.resumed = batch.checkpoint.resumed
         self.run, self.prefect_run = run_name(started or datetime.datetime.now(datetime.UTC)), flow_run_id()
-        before = told(self.checkpoint)  # of a run that was killed: whoever comes to its end leaves no checkpoint
+        before = read_progress(self.checkpoint)  # of a run that was killed: one that ends leaves no checkpoint
         self.live = LiveMetrics(self.job, self.run, started, before.run if before else None) if started else None
         self.began = time.monotonic()
         self.shows = (
@@ -98,17 +98,17 @@ class BatchReporter:
         self.bar.update(self.row, completed=done, rate=f"{self._rate(done):.1f} req/s")
 
     def _note(self, done: int, run: Generated | None = None) -> None:
-        now = HowFar(
+        now = SavedProgress(
             run=self.run,
             prefect_run=self.prefect_run,
             prompts=self.total,
             resumed=self.resumed,
             done=done,
             rate_req_s=self._rate(done),
-            told_utc=datetime.datetime.now(datetime.UTC).isoformat(),
+            written_utc=datetime.datetime.now(datetime.UTC).isoformat(),
         )
         with contextlib.suppress(OSError):  # a full disk is told by whoever keeps results
-            tell(self.checkpoint, now)
+            write_progress(self.checkpoint, now)
 
     def _log(self, done: int, run: Generated) -> None:
         left = "" if self.total is None else f"; {(self.total - done) / self._rate(done) / 60:.0f} min more"

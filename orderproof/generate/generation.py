@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from orderproof.engines.protocol import Engine, EngineError, Failure, Figures, Output, Request
 from orderproof.engines.requests import ASSUMED_TOKENS, BYTES_PER_TOKEN
-from orderproof.generate.checkpoint import FOLDER, Checkpoint, open_checkpoint
+from orderproof.generate.checkpoint import Checkpoint, open_checkpoint
+from orderproof.generate.checkpoint_folder import FOLDER
 from orderproof.generate.growing_checkpoint import open_growing
-from orderproof.generate.provenance import keep_engine
-from orderproof.generate.result import ALL_RIGHT, Result
-from orderproof.generate.select_order import InWindows
+from orderproof.generate.provenance import write_engine
+from orderproof.generate.result import Result, State
+from orderproof.generate.select_order import WindowedOrder
 from orderproof.generate.step_summary import StepSummary
-from orderproof.generate.windowed_ordering import SPOOL_FILE, Coming, token_ids_of
+from orderproof.generate.windowed_ordering import SPOOL_FILE, WindowedOrdering, tokenize_each
 from orderproof.job.model import ModelFacts, read_model
 from orderproof.job.output_key import output_key
 from orderproof.job.sampling import FINISHED, asked_samples, asked_tokens, is_cut_short
@@ -52,7 +53,7 @@ class Batch:
     checkpoint: Checkpoint
     key: Mapping[str, Any]  # all that decides an output, but the order and the engine's versions
     model: ModelFacts
-    coming: Coming | None = None  # prompts that are put in order while others are sent; None: all are in order
+    windowed: WindowedOrdering | None = None  # orders prompts while others are sent; None: all are in order
 
     @property
     def file(self) -> PromptSource:
@@ -63,7 +64,7 @@ class Batch:
     @property
     def unfinished(self) -> bool:
         """Whether an engine is needed. Of a stream: waits for its first new prompt, or its end."""
-        return len(self.checkpoint.pending) > 0 or (self.coming is not None and self.coming.has_more())
+        return len(self.checkpoint.pending) > 0 or (self.windowed is not None and self.windowed.has_more())
 
 
 @dataclass
@@ -101,7 +102,7 @@ class _Sent:
 def begin(
     job: Job,
     source: PromptSource,
-    order: Order | InWindows,
+    order: Order | WindowedOrder,
     tokenizer: Tokenizer,
     *,
     restart: bool = False,
@@ -123,11 +124,13 @@ def begin(
         kept = open_checkpoint(job.data_dir / folder, key, order, restart=restart)
         return Batch(job, source, tokenizer, kept, key, model)
     growing = open_growing(job.data_dir / folder, key, order.spec, restart=restart)
-    coming = Coming(job, source, growing, tokenizer, order.in_tokens)
-    return Batch(job, source, tokenizer, growing, key, model, coming)
+    windowed = WindowedOrdering(job, source, growing, tokenizer, order.in_tokens)
+    return Batch(job, source, tokenizer, growing, key, model, windowed)
 
 
-def begin_stream(job: Job, stream: Stream, order: InWindows, tokenizer: Tokenizer, *, restart: bool = False) -> Batch:
+def begin_stream(
+    job: Job, stream: Stream, order: WindowedOrder, tokenizer: Tokenizer, *, restart: bool = False
+) -> Batch:
     """The same for prompts that come one after the other.
 
     Raises:
@@ -146,8 +149,8 @@ def begin_stream(job: Job, stream: Stream, order: InWindows, tokenizer: Tokenize
     except BaseException:
         growing.close()
         raise
-    coming = Coming(job, source, growing, tokenizer, order.in_tokens)
-    return Batch(job, source, tokenizer, growing, key, model, coming)
+    windowed = WindowedOrdering(job, source, growing, tokenizer, order.in_tokens)
+    return Batch(job, source, tokenizer, growing, key, model, windowed)
 
 
 def complete(batch: Batch) -> Batch:
@@ -157,15 +160,15 @@ def complete(batch: Batch) -> Batch:
         CheckpointError: it cannot be written.
         PromptError: the spool cannot be read.
     """
-    if batch.coming is None:
+    if batch.windowed is None:
         return batch
     source = batch.source
     if isinstance(source, PromptStream):
         source.close()
         source = PromptSource(source.spool, RequestDefaults(batch.job))
-    whole = batch.coming.checkpoint.end(source.md5)
+    whole = batch.windowed.checkpoint.end(source.md5)
     key = {name: part for name, part in whole.items() if name != "order"}
-    return replace(batch, source=source, key=key, coming=None)
+    return replace(batch, source=source, key=key, windowed=None)
 
 
 def _key(job: Job, model: ModelFacts) -> dict[str, Any]:
@@ -190,7 +193,7 @@ def generate(
         PromptError: the prompts were edited meanwhile, or a stream's next line is no prompt.
     """
     require_engine(batch.job, engine.info)
-    keep_engine(batch.checkpoint.folder, engine.info, has_results=batch.checkpoint.resumed > 0)
+    write_engine(batch.checkpoint.folder, engine.info, has_results=batch.checkpoint.resumed > 0)
     done, flying, counting = Generated(), dict[int, _Sent](), threading.Lock()
     before = batch.checkpoint.resumed
 
@@ -210,7 +213,7 @@ def generate(
         keep(_result(answer, sent))
 
     pending = _Pending(batch, flying, keep)
-    requests = pending if batch.coming is None else _as_they_come(pending, batch.coming)
+    requests = pending if batch.windowed is None else _as_they_come(pending, batch.windowed)
     done.figures = engine.run(requests, batch.job.sampling, sink, done.steps.add)
     if flying:
         raise EngineError(f"the engine ended without an answer for {len(flying)} prompts, such as "
@@ -250,7 +253,7 @@ class _Pending:
         prompts = self.batch.source.read(places)
         most = asked_tokens(self.batch.job, (prompt.sampling for prompt in prompts))
         samples = asked_samples(self.batch.job, (prompt.sampling for prompt in prompts))
-        tokens = token_ids_of(self.batch.tokenizer, prompts)
+        tokens = tokenize_each(self.batch.tokenizer, prompts)
         for place, prompt, ids, asked, n in zip(places, prompts, tokens, most, samples, strict=True):
             if isinstance(ids, PromptError):
                 self.keep(Result(place, prompt.id, 0, asked, n, (), ids.problem, REFUSED))
@@ -259,10 +262,10 @@ class _Pending:
             yield Request(place, ids, prompt.sampling, prompt.lora)
 
 
-def _as_they_come(pending: _Pending, coming: Coming) -> Iterator[Request]:
+def _as_they_come(pending: _Pending, windowed: WindowedOrdering) -> Iterator[Request]:
     """First those that are in order, then window by window; how many there will be, nobody knows."""
     engine = pending.batch.job.engine
-    windows = coming.windows(lambda: pending.sequences < engine.replicas * engine.max_num_seqs)
+    windows = windowed.windows(lambda: pending.sequences < engine.replicas * engine.max_num_seqs)
     for places in itertools.chain([pending.places], windows):
         for start in range(0, len(places), READ_AHEAD_PROMPTS):
             yield from pending.read(places[start : start + READ_AHEAD_PROMPTS].tolist())
@@ -290,6 +293,6 @@ def _how_cut_short(answer: Output, asked: int | None) -> str | None:
 
 def failures(checkpoint: Checkpoint, most: int) -> tuple[int, list[Result]]:
     """How many prompts have no output, or not the one that was asked; and the first few of them in the file's order."""
-    flawed = np.flatnonzero(checkpoint.state != ALL_RIGHT)
+    flawed = np.flatnonzero(checkpoint.states != State.COMPLETE)
     first = [checkpoint.read(place) for place in flawed[:most].tolist()]
     return len(flawed), [result for result in first if result]

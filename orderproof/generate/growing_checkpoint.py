@@ -1,9 +1,8 @@
 """A checkpoint whose order is made while its prompts are sent: of a stream, or of a file that is ordered in windows.
 
-In: a key, a way to order, windows of prompts as they come, and results. Out: as checkpoint.py; and the same order after
-any crash, because a window's order is on disk before its first prompt is sent. Knows nothing of engines.
+A window's order is on disk before its first prompt is sent, so a resumed run has the same order.
 
-    windows.npz    where the fold over windows stands; order.i8 holds the windows so far
+    windows.npz    the state of the ordering after the last window; order.i8 holds the windows so far
 """
 
 from __future__ import annotations
@@ -16,27 +15,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orderproof.generate.checkpoint import (
+from orderproof.generate.checkpoint import Checkpoint
+from orderproof.generate.checkpoint_folder import (
     ORDER_FILE,
-    Checkpoint,
     CheckpointError,
-    begin_folder,
-    kept_key,
-    unusable,
+    cannot_write,
+    prepare_folder,
+    read_key,
     write_key,
 )
-from orderproof.generate.result import ABSENT
 from orderproof.job.spec import OrderSpec
 from orderproof.orders.order import Order, OrderError
 from orderproof.orders.view import PromptView
 from orderproof.orders.window import Windows, read_windows, write_windows
 
 WINDOWS_FILE = "windows.npz"
-TOLD_LATER = ("order", "dataset_md5", "prompts")  # parts of the key that only the whole order has
+KNOWN_AT_END = ("order", "dataset_md5", "prompts")  # parts of the key
 
 
 class GrowingCheckpoint(Checkpoint):
-    """The results so far of the prompts that were put in order so far."""
+    """The results so far of the prompts that have an order so far."""
 
     def __init__(self, folder: Path, spec: OrderSpec) -> None:
         """Use `open_growing`."""
@@ -45,16 +43,15 @@ class GrowingCheckpoint(Checkpoint):
                 read_windows(folder / WINDOWS_FILE, spec) if (folder / WINDOWS_FILE).exists() else Windows(spec)
             )
             os.truncate(folder / ORDER_FILE, 8 * self.windows.prompts)  # a window that a crash tore is made again
-            order = self._so_far(folder)
+            order = Order(self._read_permutation(folder), spec.method)
         except (FileNotFoundError, ValueError, KeyError, OrderError) as error:
             raise CheckpointError(
-                f"{folder}: {WINDOWS_FILE} or {ORDER_FILE} is damaged ({error}), so the order cannot go on. Begin anew "
-                "with --restart, which moves the checkpoint aside"
+                f"{folder}: {WINDOWS_FILE} or {ORDER_FILE} is damaged ({error}), so the run cannot resume. Use "
+                "--restart to begin again: the checkpoint is moved aside"
             ) from None
         except OSError as error:
-            raise unusable(folder, error) from None
+            raise cannot_write(folder, error) from None
         super().__init__(folder, order)
-        self._roomy_state, self._roomy_offsets = self.state, self._offsets
 
     def extend(self, window: PromptView) -> NDArray[np.int64]:
         """Put the next prompts in order.
@@ -64,67 +61,51 @@ class GrowingCheckpoint(Checkpoint):
 
         Raises:
             CheckpointError: it cannot be written, or is closed.
-            OrderError, SignalError: these prompts cannot be ordered so.
+            OrderError, SignalError: these prompts cannot be ordered this way.
         """
         places = self.windows.prompts + self.windows.add(window)
-        with self._writing:
-            self._refuse_if_closed()
+        with self.results.writing():
             try:
-                self._keep(places)
+                self._write_window(places)
             except OSError as error:
-                raise unusable(self.folder, error) from None
-            self._make_room(self.windows.prompts)
+                raise cannot_write(self.folder, error) from None
+            self.results.grow(self.windows.prompts)
         return places
 
     def end(self, dataset_md5: str) -> Mapping[str, Any]:
-        """Say that there are no more prompts: from now on this is the checkpoint of a whole order. Returns its key."""
-        made = self.windows
-        sent = self._so_far(self.folder).permutation
-        self.order = Order(sent, made.spec.method, made.parameters, made.seeds, dataset_md5)
-        whole = {"order": self.order.record().model_dump(), "dataset_md5": dataset_md5, "prompts": len(sent)}
-        key = {**(kept_key(self.folder) or {}), **whole}
+        """Complete the order: there are no more prompts. Returns the key with it."""
+        windows, permutation = self.windows, self._read_permutation(self.folder)
+        self.order = Order(permutation, windows.spec.method, windows.parameters, windows.seeds, dataset_md5)
+        added = {"order": self.order.record().model_dump(), "dataset_md5": dataset_md5, "prompts": len(permutation)}
+        key = {**(read_key(self.folder) or {}), **added}
         try:
             write_key(self.folder, key)
         except OSError as error:
-            raise unusable(self.folder, error) from None
+            raise cannot_write(self.folder, error) from None
         return key
 
-    def _keep(self, places: NDArray[np.int64]) -> None:
-        """The order first: what of it the windows do not count is made again."""
+    def _write_window(self, places: NDArray[np.int64]) -> None:
+        """The order first: what the windows do not count of it is made again."""
         with open(self.folder / ORDER_FILE, "ab") as sink:
             sink.write(places.astype("<i8").tobytes())
             sink.flush()
             os.fsync(sink.fileno())
         write_windows(self.folder / WINDOWS_FILE, self.windows)
 
-    def _so_far(self, folder: Path) -> Order:
-        """A whole order too: windows never mix."""
-        sent = np.fromfile(folder / ORDER_FILE, "<i8").astype(np.int64)
-        if len(sent) != self.windows.prompts:
-            raise ValueError(f"{len(sent)} of {self.windows.prompts} places are there")
-        return Order(sent, self.windows.spec.method)
-
-    def _make_room(self, prompts: int) -> None:
-        """Twice as much each time it is needed, so that a million windows cost no more than their sum."""
-        if prompts > len(self._roomy_state):
-            self._roomy_state = _grown(self._roomy_state, 2 * prompts, ABSENT)
-            self._roomy_offsets = _grown(self._roomy_offsets, 2 * prompts, -1)
-        self.state, self._offsets = self._roomy_state[:prompts], self._roomy_offsets[:prompts]
+    def _read_permutation(self, folder: Path) -> NDArray[np.int64]:
+        """int64[prompts so far]: a permutation too, because windows never mix."""
+        permutation: NDArray[np.int64] = np.fromfile(folder / ORDER_FILE, "<i8").astype(np.int64)
+        if len(permutation) != self.windows.prompts:
+            raise ValueError(f"{len(permutation)} of {self.windows.prompts} places are there")
+        return permutation
 
 
 def open_growing(folder: Path, key: Mapping[str, Any], spec: OrderSpec, *, restart: bool = False) -> GrowingCheckpoint:
-    """Go on with a folder's checkpoint if it has this key and way to order, or begin one.
+    """Resume a folder's checkpoint if it has this key and way to order, or begin one.
 
     Raises:
-        CheckpointError: as `open_checkpoint`; or what it needs to go on is damaged.
+        CheckpointError: as `open_checkpoint`; or what it needs to resume is damaged.
     """
-    begin_folder(
-        folder, {**key, "windows": spec.model_dump()}, np.empty(0, np.int64), told_later=TOLD_LATER, restart=restart
-    )
+    key = {**key, "windows": spec.model_dump()}
+    prepare_folder(folder, key, np.empty(0, np.int64), known_at_end=KNOWN_AT_END, restart=restart)
     return GrowingCheckpoint(folder, spec)
-
-
-def _grown(array: NDArray[Any], size: int, fill: int) -> NDArray[Any]:
-    room = np.full(size, fill, array.dtype)
-    room[: len(array)] = array
-    return room

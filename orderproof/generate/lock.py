@@ -1,13 +1,9 @@
-"""One run at a time into data/<job>, and who it is.
-
-In: a job's folder. Out: a context in which no other run generates into it; or a `CheckpointError`. Knows nothing of
-what the run does. The kernel releases the lock when a process dies, so nothing is left behind that had to be cleared.
-"""
+"""One run at a time into data/<job>, and the name of the process that holds it. The kernel frees it when that dies."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import fcntl  # and not filelock: status probes with a shared lock, which needs no right to write and blocks no other
 import os
 import socket
 import time
@@ -15,10 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from orderproof.generate.checkpoint import CheckpointError
+from orderproof.generate.checkpoint_folder import CheckpointError
 
 LOCK_FILE = ".outputs.lock"
-ASKING_S = 0.05  # more than `holder_of` holds the lock
+PROBE_S = 0.05  # longer than `holder_of` has the lock
 
 
 @contextlib.contextmanager
@@ -29,12 +25,12 @@ def only_run(
 
     Args:
         folder: data/<job>.
-        lock_file: what is held in it; a reproduction has a lock of its own.
-        wait: wait for another run to end; otherwise refuse.
-        waiting: called with who holds it, before waiting.
+        wait: wait until another run ends; otherwise refuse.
+        waiting: called with the holder before waiting.
+        lock_file: in the folder; a reproduction has its own.
 
     Raises:
-        CheckpointError: another run is at work, or the folder cannot be written.
+        CheckpointError: another run is active, the folder cannot be written, or its file system has no locks.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -42,24 +38,24 @@ def only_run(
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be written: {error.strerror}. Nothing was sent") from None
     with lock:
-        if not _taken(lock, folder):
-            holder = _holder(lock)
+        if not _try_lock(lock, folder):
+            holder = _read_holder(lock)
             if not wait:
                 raise CheckpointError(
-                    f"{holder} generates into {folder} already, so this run does not begin. Wait for it to end, or let "
-                    "runs wait by themselves with `when_running: wait` under `generate` in params.yaml"
+                    f"{folder} is in use: {holder} generates there. Nothing was sent. Wait until it ends, or set "
+                    "`when_running: wait` under `generate` in params.yaml"
                 )
             if waiting:
                 waiting(holder)
             fcntl.flock(lock, fcntl.LOCK_EX)
-        with contextlib.suppress(OSError):  # on a full disk whoever asks is told of another process
+        with contextlib.suppress(OSError):  # on a full disk the holder stays unnamed
             lock.truncate(0)
             lock.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
         yield
 
 
 def holder_of(folder: Path) -> str | None:
-    """Who generates into data/<job> now, as it says itself; None: nobody. Changes nothing there."""
+    """The process that generates into data/<job> now, as "process 123 on host"; None: no process. Changes nothing."""
     try:
         lock = open(folder / LOCK_FILE, "rb", buffering=0)  # noqa: SIM115  (closed below)
     except OSError:
@@ -68,20 +64,20 @@ def holder_of(folder: Path) -> str | None:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return _holder(lock)
+            return _read_holder(lock)
         except OSError:  # a file system without locks
             return None
         return None
 
 
-def _holder(lock: IO[bytes]) -> str:
+def _read_holder(lock: IO[bytes]) -> str:
     lock.seek(0)
     return lock.read().decode("utf-8", "replace").strip() or "another process"
 
 
-def _taken(lock: IO[bytes], folder: Path) -> bool:
-    """Take the lock if nobody generates. Whoever only asks for the holder has it for a moment, so it is tried twice."""
-    for pause_s in (ASKING_S, 0):
+def _try_lock(lock: IO[bytes], folder: Path) -> bool:
+    """Take the lock if no run has it. A status command can have it for a moment, so this tries twice."""
+    for pause_s in (PROBE_S, 0):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
@@ -89,7 +85,7 @@ def _taken(lock: IO[bytes], folder: Path) -> bool:
             time.sleep(pause_s)
         except OSError as error:
             raise CheckpointError(
-                f"{folder} cannot be locked against a second run: {error.strerror}. Keep the project on a file system "
+                f"{folder} cannot be locked against a second run: {error.strerror}. Move the project to a file system "
                 "that has locks. Nothing was sent"
             ) from None
     return False

@@ -1,8 +1,4 @@
-"""Results as JSON lines while a job runs, in the order of its prompts.
-
-In: a checkpoint, and the places whose results were kept. Out: the rows of outputs.parquet, one object a line, each as
-soon as all before it are there: with windows, a window at a time. Knows nothing of engines.
-"""
+"""Results as JSON lines while a job runs, in the order of its prompts: one line for each row of outputs.parquet."""
 
 from __future__ import annotations
 
@@ -16,44 +12,44 @@ from typing import IO
 
 import numpy as np
 
-from orderproof.generate.checkpoint import Checkpoint, CheckpointError
+from orderproof.generate.checkpoint import Checkpoint
+from orderproof.generate.checkpoint_folder import CheckpointError
 from orderproof.generate.delivery import table_of
-from orderproof.generate.result import ABSENT, FAILED
+from orderproof.generate.result import State
 from orderproof.prompts.tail_lines import STANDARD_STREAM
 
 
 class OutputLines:
-    """Beginning with the results of earlier runs: whoever reads gets every line once."""
+    """Writes each result as soon as all before it are there, those of earlier runs first: every line once."""
 
     def __init__(self, checkpoint: Checkpoint, sink: IO[bytes]) -> None:
         self._checkpoint, self._sink, self._next = checkpoint, sink, 0
-        self._tried_again = set(np.flatnonzero(checkpoint.state == FAILED).tolist())
-        self.catch_up()
+        self._retried = set(np.flatnonzero(checkpoint.states == State.FAILED).tolist())
+        self._write_ready()
 
-    def kept(self, place: int) -> None:
-        """A result was kept."""
-        self._tried_again.discard(place)
-        if place == self._next:
-            self.catch_up()
-
-    def catch_up(self) -> None:
-        """Write what can be written.
+    def add(self, place: int) -> None:
+        """A prompt's result is in the checkpoint now.
 
         Raises:
-            CheckpointError: nobody reads any more, or the disk is full.
+            CheckpointError: the reader has closed its end, or the disk is full.
         """
+        self._retried.discard(place)
+        if place == self._next:
+            self._write_ready()
+
+    def _write_ready(self) -> None:
         try:
             before = self._next
-            while self._next < len(self._checkpoint.state) and self._is_there(self._next):
+            while self._next < len(self._checkpoint.states) and self._is_ready(self._next):
                 self._sink.write(self._lines_of(self._next))
                 self._next += 1
             if self._next > before:
                 self._sink.flush()
         except OSError as error:
-            what = "whoever read the results went away" if isinstance(error, BrokenPipeError) else error.strerror
+            problem = "the program that read them has ended" if isinstance(error, BrokenPipeError) else error.strerror
             raise CheckpointError(
-                f"results cannot be handed on: {what}. They are kept in {self._checkpoint.folder}: run the same "
-                "command again to go on"
+                f"--output: results cannot be written: {problem}. They are kept in {self._checkpoint.folder}. Run the "
+                "same command again to resume"
             ) from None
 
     def _lines_of(self, place: int) -> bytes:
@@ -62,19 +58,19 @@ class OutputLines:
         rows = table_of([result]).to_pylist()
         return b"".join(json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n" for row in rows)
 
-    def _is_there(self, place: int) -> bool:
-        return bool(self._checkpoint.state[place] != ABSENT) and place not in self._tried_again
+    def _is_ready(self, place: int) -> bool:
+        return bool(self._checkpoint.states[place] != State.ABSENT) and place not in self._retried
 
 
 @contextlib.contextmanager
 def open_output(path: str, *prompts: Path) -> Iterator[IO[bytes]]:
-    """A file, written anew; or `-`, the standard output, which nothing else writes to meanwhile.
+    """Open a new file; or `-`, the standard output, which nothing else can write to meanwhile.
 
     Args:
         prompts: files that are never overwritten.
 
     Raises:
-        CheckpointError: the file cannot be written, or is one of prompts.
+        CheckpointError: the file cannot be written, or is one of `prompts`.
     """
     if path == STANDARD_STREAM:
         sys.stdout.flush()
@@ -84,25 +80,25 @@ def open_output(path: str, *prompts: Path) -> Iterator[IO[bytes]]:
             yield sink
         finally:
             os.dup2(sink.fileno(), 1)
-            with contextlib.suppress(OSError):  # told already: each line was flushed
+            with contextlib.suppress(OSError):  # reported already: each line was flushed
                 sink.close()
         return
     if _is_one_of(path, *prompts, Path("/dev/stdin")):
-        raise CheckpointError(f"{path} holds the prompts and would be overwritten: name another file. Nothing was sent")
+        raise CheckpointError(f"{path} has the prompts and would be overwritten. Give another file. Nothing was sent")
     try:
-        opened = open(path, "wb")  # noqa: SIM115  (closed below)
+        file = open(path, "wb")  # noqa: SIM115  (closed below)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be written: {error.strerror}. Nothing was sent") from None
     try:
-        yield opened
+        yield file
     finally:
         with contextlib.suppress(OSError):  # as above
-            opened.close()
+            file.close()
 
 
 def _is_one_of(path: str, *files: Path) -> bool:
     for file in files:
-        with contextlib.suppress(OSError):  # one of the two is not there
+        with contextlib.suppress(OSError):  # either does not exist
             if file.is_file() and os.path.samefile(path, file):
                 return True
     return False

@@ -1,8 +1,4 @@
-"""A batch that is at work: what its run tells of itself beside its results, for whoever asks from outside.
-
-In: how far a run is. Out: outputs.partial/progress.json; and, for `orderproof status`, an `Underway` while the run is
-alive. Knows nothing of engines, trackers or Prefect. Nothing that an output rests on is read from here.
-"""
+"""The progress that a run writes beside its results (outputs.partial/progress.json), for `orderproof status`."""
 
 from __future__ import annotations
 
@@ -11,64 +7,64 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from orderproof.generate.checkpoint import FOLDER
+from orderproof.generate.checkpoint_folder import FOLDER
 from orderproof.generate.lock import LOCK_FILE, holder_of
 from orderproof.job.files import write_atomically
 
 PROGRESS_FILE = "progress.json"
 
 
-class HowFar(BaseModel):
-    """How far a run is, as it said itself."""
+class SavedProgress(BaseModel):
+    """How far a run was when it wrote this."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    run: str  # the name that its record will have
+    run: str  # the id that its record will have
     prefect_run: str | None
-    prompts: int | None  # None: of a stream, whose end nobody knows
+    prompts: int | None  # None: of a stream, whose length is unknown
     resumed: int  # of them, finished by earlier runs
     done: int  # of them, finished
     rate_req_s: float  # of this run so far
-    told_utc: str
+    written_utc: str
 
     @property
     def seconds_left(self) -> float | None:
-        """At this run's rate; None: nothing is finished yet, or nobody knows of how many."""
+        """At this run's rate; None: nothing is finished yet, or the number of prompts is unknown."""
         if self.prompts is None or not self.rate_req_s:
             return None
         return (self.prompts - self.done) / self.rate_req_s
 
 
-class Underway(BaseModel):
-    """A run that is alive."""
+class ActiveRun(BaseModel):
+    """A run whose process is alive."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    who: str  # "process 123 on host"
+    holder: str  # "process 123 on host"
     since_utc: str
-    progress: HowFar | None  # None: it generates nothing yet (it waits, validates, or its engine loads)
+    progress: SavedProgress | None  # None: it waits, validates, or loads its engine
 
 
-def tell(checkpoint: Path, progress: HowFar) -> None:
-    """Write it down, whole or not at all."""
+def write_progress(checkpoint: Path, progress: SavedProgress) -> None:
+    """Write it whole or not at all, into a checkpoint's folder. Raises OSError."""
     write_atomically(checkpoint / PROGRESS_FILE, progress.model_dump_json(indent=1) + "\n")
 
 
-def told(checkpoint: Path) -> HowFar | None:
-    """What the run that wrote there last said, alive or not; None: nothing that can be read."""
+def read_progress(checkpoint: Path) -> SavedProgress | None:
+    """The newest progress of the last run there, alive or not; None: none that can be read."""
     try:
-        return HowFar.model_validate_json((checkpoint / PROGRESS_FILE).read_bytes())
+        return SavedProgress.model_validate_json((checkpoint / PROGRESS_FILE).read_bytes())
     except (OSError, ValidationError):
         return None
 
 
-def underway(data_dir: Path) -> Underway | None:
-    """The run that is at work in data/<job> now; None: none is, or none that this file system's locks tell of."""
-    who = holder_of(data_dir)
-    if who is None:
+def find_active_run(data_dir: Path) -> ActiveRun | None:
+    """The run that generates into data/<job> now; None: none, or the file system has no locks."""
+    holder = holder_of(data_dir)
+    if holder is None:
         return None
     began = datetime.datetime.fromtimestamp((data_dir / LOCK_FILE).stat().st_mtime, datetime.UTC)
-    progress = told(data_dir / FOLDER)
-    if progress and datetime.datetime.fromisoformat(progress.told_utc) < began:
-        progress = None  # of a run before this one, which was killed
-    return Underway(who=who, since_utc=began.isoformat(timespec="seconds"), progress=progress)
+    progress = read_progress(data_dir / FOLDER)
+    if progress and datetime.datetime.fromisoformat(progress.written_utc) < began:
+        progress = None  # of an earlier run that was killed
+    return ActiveRun(holder=holder, since_utc=began.isoformat(timespec="seconds"), progress=progress)

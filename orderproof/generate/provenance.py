@@ -1,8 +1,6 @@
-"""What a job's outputs rest on, kept inside outputs.parquet: wherever DVC takes that file, its origin goes with it.
+"""What a job's outputs depend on, in the metadata of outputs.parquet: where DVC takes the file, its origin goes too.
 
-In: what an engine says of itself, kept beside a checkpoint's key; a finished checkpoint; or an outputs.parquet. Out:
-`Provenance`. It holds no time and no name of a machine, so that the same inputs and outputs give the same file. Starts
-no engine, and knows nothing of trackers or DVC.
+It has no time and no name of a machine, so that the same inputs and outputs give the same file.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from orderproof.engines.protocol import EngineInfo
-from orderproof.generate.checkpoint import KEY_FILE, CheckpointError
+from orderproof.generate.checkpoint_folder import KEY_FILE, CheckpointError
 from orderproof.job.files import write_atomically
 
 SCHEMA: Final = "orderproof/outputs/1"
@@ -26,7 +24,7 @@ ENGINE_FILE = "engine.json"  # beside the checkpoint's key: the engine that gave
 
 
 class Provenance(BaseModel):
-    """All that decided some outputs."""
+    """Everything that decided some outputs."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -36,59 +34,59 @@ class Provenance(BaseModel):
 
     @property
     def everything(self) -> dict[str, Any]:
-        """One mapping, whose leaves can be compared by name. How prompts came in decides nothing but the order."""
-        asked = {name: part for name, part in self.key.items() if name not in ("stream", "windows")}
-        return {**asked, "engine": {**self.key.get("engine", {}), **(self.engine or {})}}
+        """One mapping, whose leaves can be compared by name. How prompts arrived decides only the order."""
+        key = {name: part for name, part in self.key.items() if name not in ("stream", "windows")}
+        return {**key, "engine": {**self.key.get("engine", {}), **(self.engine or {})}}
 
     def in_schema(self, schema: pa.Schema) -> pa.Schema:
         """A schema whose file carries this."""
         return schema.with_metadata({METADATA_KEY: self.model_dump_json().encode()})
 
 
-def engine_on_record(info: EngineInfo) -> dict[str, Any]:
-    """What of an engine decides outputs, as far as it says so."""
+def engine_provenance(info: EngineInfo) -> dict[str, Any]:
+    """What decides outputs in an engine, as far as it reports that."""
     machine, replicas = info.machine, info.settings.get("replicas", 1)
     return {
         **info.kind,
         "device_name": machine.get("device"),
         "threads": machine.get("threads"),
-        **({"replicas": replicas} if replicas > 1 else {}),  # noted, but never a reason to refuse: see `output_key`
+        **({"replicas": replicas} if replicas > 1 else {}),  # recorded, never compared: see `output_key`
     }
 
 
-def keep_engine(checkpoint: Path, info: EngineInfo, *, has_results: bool) -> None:
-    """Write down which engine gives a checkpoint's results; which one it is shows only once it runs.
+def write_engine(checkpoint: Path, info: EngineInfo, *, has_results: bool) -> None:
+    """Write which engine gives a checkpoint's results, once it runs; or check that it is still the same kind.
 
     Raises:
-        CheckpointError: the results there are of an engine of another kind, which are not mixed either; or it cannot
-            be written.
+        CheckpointError: the results there are of another kind of engine; or it cannot be written.
     """
     path = checkpoint / ENGINE_FILE
     try:
         if not path.exists() or not has_results:
-            write_atomically(path, json.dumps(engine_on_record(info), indent=1) + "\n")
+            write_atomically(path, json.dumps(engine_provenance(info), indent=1) + "\n")
             return
-        held: Mapping[str, Any] = json.loads(path.read_bytes())
+        existing: Mapping[str, Any] = json.loads(path.read_bytes())
     except OSError as error:
         raise CheckpointError(f"{path} cannot be written: {error.strerror}") from None
     except ValueError:
         raise CheckpointError(
-            f"{path} is damaged, so it cannot be told which engine gave the results beside it. Begin anew with "
-            "--restart, which moves the checkpoint aside"
+            f"{path} is damaged, so the engine of the results beside it is unknown. Use --restart to begin again: the "
+            "checkpoint is moved aside"
         ) from None
-    then = {name: held.get(name) for name in info.kind}
-    if then != info.kind:
+    before = {name: existing.get(name) for name in info.kind}
+    if before != info.kind:
         raise CheckpointError(
-            f"{checkpoint} holds results of another engine ({json.dumps(then)}, now {json.dumps(info.kind)}), and they "
-            "are never mixed. Start that one again, or begin anew with --restart, which moves the checkpoint aside"
+            f"{checkpoint} has results of another engine, and results are never mixed. Before: {json.dumps(before)}; "
+            f"now: {json.dumps(info.kind)}. Use that engine again; or use --restart to begin again: the checkpoint is "
+            "moved aside"
         )
 
 
 def provenance_of(checkpoint: Path) -> Provenance:
-    """What the results in a checkpoint's folder rest on. Raises OSError or ValueError if its key cannot be read."""
+    """What the results in a checkpoint's folder depend on. Raises OSError or ValueError: its key cannot be read."""
     engine = checkpoint / ENGINE_FILE
     key = json.loads((checkpoint / KEY_FILE).read_bytes())
-    key.pop("windows", None)  # how an order that grew is made: of a whole one `order` says it
+    key.pop("windows", None)  # how a growing order is made; a whole one has it in `order`
     return Provenance(
         key=key,
         engine=json.loads(engine.read_bytes()) if engine.exists() else None,
@@ -96,9 +94,9 @@ def provenance_of(checkpoint: Path) -> Provenance:
 
 
 def read_provenance(outputs: Path) -> Provenance | None:
-    """What an outputs.parquet says of its origin; None if it says nothing. Raises OSError or pa.ArrowException."""
-    found = (pq.read_schema(outputs).metadata or {}).get(METADATA_KEY)
+    """The origin of an outputs.parquet; None: the file does not have it. Raises OSError or pa.ArrowException."""
+    content = (pq.read_schema(outputs).metadata or {}).get(METADATA_KEY)
     try:
-        return None if found is None else Provenance.model_validate_json(found)
+        return None if content is None else Provenance.model_validate_json(content)
     except ValidationError:
         return None

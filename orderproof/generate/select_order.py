@@ -1,8 +1,6 @@
-"""The order of a batch: the promoted one, the promoted way to order for new prompts, or the file's own.
+"""The order of a job: the promoted one, the promoted way to order applied to new prompts, or the file's own.
 
-In: a job, its prompts on disk or still to come. Out: an `Order`, or how it is made in windows, and why it is that one.
-Decides nothing: what is promoted was decided by a verdict. Needs no list of ids, so that a million prompts fit. Knows
-nothing of engines or trackers.
+It makes no list of ids, so that a million prompts fit in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from orderproof.orders.order import Order
 from orderproof.orders.order_record import OrderRecord
 from orderproof.orders.order_table import read_order
 from orderproof.orders.registry import make_order
-from orderproof.orders.view import view_of_source
+from orderproof.orders.view import PromptView, view_of_source
 from orderproof.prompts.source import PromptSource
 from orderproof.prompts.tokenization import Tokenizer
 from orderproof.runs import route_artifacts
@@ -30,24 +28,24 @@ STREAM_BATCHES = 8  # in a window of a stream whose promoted order has none
 
 
 @dataclass(frozen=True)
-class InWindows:
+class WindowedOrder:
     """An order that is made window by window while the prompts are sent."""
 
     spec: OrderSpec  # with a window
     in_tokens: bool = False  # lengths are counted in tokens, otherwise in characters
 
 
-def order_of(
-    job: Job, source: PromptSource, tokenizer: Callable[[], Tokenizer], kept: Order | None = None
-) -> tuple[Order | InWindows, str]:
-    """The order in which the whole job is sent, and why. A promoted window is applied to new prompts as they are sent.
+def select_order(
+    job: Job, source: PromptSource, tokenizer: Callable[[], Tokenizer], unfinished: Order | None = None
+) -> tuple[Order | WindowedOrder, str]:
+    """The order in which the whole job is sent, and why. A promoted window is applied to new prompts during sending.
 
     Args:
         tokenizer: called only where an order has to be made.
-        kept: the order of an unfinished batch: taken instead of making the same one again.
+        unfinished: the order of an unfinished run, used where making it again would give the same one.
 
     Raises:
-        OrderError: the promoted order cannot be read, or its way to order cannot be applied to these prompts.
+        OrderError: the promoted order cannot be read, or its way to order does not fit these prompts.
         PromotionError: the promotion's record cannot be read.
     """
     promotion = read_promotion(job)
@@ -57,46 +55,46 @@ def order_of(
     if record.dataset_md5 == source.md5:
         return read_order(job.data_dir / ORDER_FILE, record, source.places), f"promoted by trial {promotion.trial}"
     why = f"the promoted way to order ({record.method}, trial {promotion.trial}), made for this version of the prompts"
-    if (spec := _again(job, record)).window:
-        return InWindows(spec, _in_tokens(record)), why
+    if (spec := _restore_spec(job, record)).window:
+        return WindowedOrder(spec, _in_tokens(record)), why
     wanted = record.model_copy(update={"dataset_md5": source.md5})
-    if kept is not None and _same_making(kept.record(), wanted):
-        return kept, why
+    if unfinished is not None and _made_alike(unfinished.record(), wanted):
+        return unfinished, why
     return make_order(spec, _view(job, source, record, tokenizer()), source.md5), why
 
 
-def order_of_stream(job: Job) -> tuple[InWindows, str]:
-    """How prompts are ordered that come one after the other, and why.
+def select_stream_order(job: Job) -> tuple[WindowedOrder, str]:
+    """How the prompts of a stream are ordered, and why.
 
-    A promoted order without a window gets one of STREAM_BATCHES batches, since the last prompt cannot be waited for.
+    A promoted order without a window gets one of STREAM_BATCHES batches, because a stream's end cannot be waited for.
 
     Raises:
         PromotionError: the promotion's record cannot be read.
     """
     promotion, batch = read_promotion(job), max(2, job.engine.max_num_seqs)
     if promotion is None or not promotion.promoted:
-        return InWindows(OrderSpec(method="file", window=batch)), "the stream's own order: none is promoted"
-    spec = _again(job, promotion.order)
+        return WindowedOrder(OrderSpec(method="file", window=batch)), "the stream's own order: none is promoted"
+    spec = _restore_spec(job, promotion.order)
     window = spec.window or STREAM_BATCHES * batch
-    why = f"the promoted way to order ({spec.method}, trial {promotion.trial}), in windows of {window} as prompts come"
-    return InWindows(spec.model_copy(update={"window": window}), _in_tokens(promotion.order)), why
+    why = f"the promoted way to order ({spec.method}, trial {promotion.trial}), in windows of {window} prompts"
+    return WindowedOrder(spec.model_copy(update={"window": window}), _in_tokens(promotion.order)), why
 
 
 def spec_of(record: OrderRecord) -> OrderSpec:
-    """What to ask for to get such an order of other prompts."""
-    asked: dict[str, Any] = {key: value for key, value in record.parameters.items() if key in OrderSpec.model_fields}
+    """The spec that orders other prompts in the same way."""
+    fields: dict[str, Any] = {key: value for key, value in record.parameters.items() if key in OrderSpec.model_fields}
     seed = next(iter(record.seeds.values()), 0)  # a way to order has one seed, under its own name
-    return OrderSpec.model_validate({**asked, "method": record.method, "seed": seed})
+    return OrderSpec.model_validate({**fields, "method": record.method, "seed": seed})
 
 
-def _again(job: Job, record: OrderRecord) -> OrderSpec:
-    """What to ask for, with the routes that it rests on put back where they are missing."""
+def _restore_spec(job: Job, record: OrderRecord) -> OrderSpec:
+    """The same, and the routes that it needs are restored where they are missing."""
     if record.parameters.get("signal") in ROUTING_SIGNALS:
         route_artifacts.restore_routes(job)
     return spec_of(record)
 
 
-def _view(job: Job, source: PromptSource, record: OrderRecord, tokenizer: Tokenizer) -> Any:
+def _view(job: Job, source: PromptSource, record: OrderRecord, tokenizer: Tokenizer) -> PromptView:
     return view_of_source(
         source, tokenizer, labels=record.method == "label", lengths=_in_tokens(record), served=ServedModel.of_job(job)
     )
@@ -108,5 +106,5 @@ def _in_tokens(record: OrderRecord) -> bool:
     return "batched_tokens" in record.parameters
 
 
-def _same_making(one: OrderRecord, other: OrderRecord) -> bool:
-    return one.model_copy(update={"sha256": other.sha256}) == other
+def _made_alike(order: OrderRecord, other: OrderRecord) -> bool:
+    return order.model_copy(update={"sha256": other.sha256}) == other

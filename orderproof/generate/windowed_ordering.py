@@ -1,8 +1,4 @@
-"""Prompts that are put in order while others are sent already.
-
-In: a source of prompts, a stream or a file, and a growing checkpoint. Out: their places in the order of sending, window
-by window, each on disk before it is given. Holds one window of prompts. Knows nothing of engines.
-"""
+"""Ordering of prompts window by window while others are sent already. Holds one window of prompts."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from orderproof.generate.checkpoint import CheckpointError
+from orderproof.generate.checkpoint_folder import CheckpointError
 from orderproof.generate.growing_checkpoint import GrowingCheckpoint
 from orderproof.job.files import sync_folder
 from orderproof.job.spec import Job
@@ -26,12 +22,12 @@ from orderproof.prompts.stream import PromptStream
 from orderproof.prompts.tokenization import Tokenizer
 from orderproof.signals.served_model import ServedModel
 
-SPOOL_FILE = "prompts.jsonl"  # in the checkpoint's folder: what came of a stream
-STREAMED_FILE = "streamed.jsonl"  # in data/<job>: the prompts of outputs.parquet, where they came as a stream
+SPOOL_FILE = "prompts.jsonl"  # in the checkpoint's folder: the prompts of a stream so far
+STREAMED_FILE = "streamed.jsonl"  # in data/<job>: the prompts of outputs.parquet, where they were a stream
 
 
-class Coming:
-    """The prompts of a source that are not in order yet."""
+class WindowedOrdering:
+    """Puts the prompts of a source in order that have none yet, and keeps each window's order in the checkpoint."""
 
     def __init__(
         self,
@@ -41,22 +37,23 @@ class Coming:
         tokenizer: Tokenizer,
         in_tokens: bool,
     ) -> None:
+        """`in_tokens`: lengths are counted in tokens, otherwise in characters."""
         self.job, self.source, self.checkpoint = job, source, checkpoint
         self.tokenizer, self.in_tokens = tokenizer, in_tokens
 
     def has_more(self) -> bool:
-        """Whether there is a prompt that is not in order yet; waits for it."""
+        """Wait for a prompt that has no order yet. False: the source has ended."""
         return self.source.has_more(self.checkpoint.windows.prompts)
 
     def windows(self, starving: Callable[[], bool]) -> Iterator[NDArray[np.int64]]:
-        """Places in the order of sending, a window at a time.
+        """Places in the order of sending, int64[prompts] for each window, once that window is on disk.
 
         Args:
-            starving: whether the engine has less to do than it could.
+            starving: whether the engine could run more sequences than it has.
         """
-        made = self.checkpoint.windows
-        assert made.spec.window is not None
-        for rows in self.source.windows(made.prompts, made.spec.window, starving):
+        ordered = self.checkpoint.windows
+        assert ordered.spec.window is not None
+        for rows in self.source.windows(ordered.prompts, ordered.spec.window, starving):
             yield self.checkpoint.extend(self._view(rows))
 
     def _view(self, rows: range) -> PromptView:
@@ -76,45 +73,45 @@ class Coming:
         )
 
     def _text(self, prompt: Prompt) -> str:
-        """Nothing where it cannot be rendered: that is told when its turn to be sent comes."""
+        """Empty where it cannot be rendered: the error is reported when the prompt is sent."""
         with contextlib.suppress(PromptError):
             return self.tokenizer.render(prompt)
         return ""
 
     def _token_ids(self, prompts: list[Prompt]) -> list[list[int]]:
-        return [[] if isinstance(ids, PromptError) else ids for ids in token_ids_of(self.tokenizer, prompts)]
+        return [[] if isinstance(ids, PromptError) else ids for ids in tokenize_each(self.tokenizer, prompts)]
 
 
-def token_ids_of(tokenizer: Tokenizer, prompts: list[Prompt]) -> list[list[int] | PromptError]:
-    """Of each prompt; or why it cannot be rendered, which is no reason to hold up the others."""
+def tokenize_each(tokenizer: Tokenizer, prompts: list[Prompt]) -> list[list[int] | PromptError]:
+    """Token ids of each prompt, or why it cannot be rendered: one such prompt does not stop the others."""
     try:
         return list(tokenizer(prompts)[1])
     except PromptError as error:
         if len(prompts) == 1:
             return [error]
-    return [ids for prompt in prompts for ids in token_ids_of(tokenizer, [prompt])]
+    return [ids for prompt in prompts for ids in tokenize_each(tokenizer, [prompt])]
 
 
-def keep_streamed(job: Job, spool: Path) -> Job:
-    """Put what came of a stream beside the outputs that were made of it. Returns the job with these prompts.
+def store_streamed_prompts(job: Job, spool: Path) -> Job:
+    """Put the prompts of a stream beside their outputs. Returns the job with these prompts.
 
     Raises:
         CheckpointError: it cannot be written.
     """
-    kept = job.data_dir / STREAMED_FILE
-    beside = kept.with_name(f".{kept.name}.part")
+    stored = job.data_dir / STREAMED_FILE
+    part = stored.with_name(f".{stored.name}.part")
     try:
-        beside.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         try:
-            os.link(spool, beside)
+            os.link(spool, part)
         except OSError:  # a file system without links
-            shutil.copyfile(spool, beside)
-        os.replace(beside, kept)
-        beside.unlink(missing_ok=True)  # two names of one file, of which an earlier run made one, are not replaced
-        sync_folder(kept.parent)
+            shutil.copyfile(spool, part)
+        os.replace(part, stored)
+        part.unlink(missing_ok=True)  # it stays where an earlier run linked `stored` to the same file
+        sync_folder(stored.parent)
     except OSError as error:
         raise CheckpointError(
-            f"{kept} cannot be written: {error.strerror}. The prompts are kept in {spool}, and all results: run the "
-            "same command again to go on"
+            f"{stored} cannot be written: {error.strerror}. The prompts are kept in {spool}, with all results. Fix "
+            "this, then run the same command again to resume"
         ) from None
-    return job.model_copy(update={"prompts": str(kept.relative_to(job.root))})
+    return job.model_copy(update={"prompts": str(stored.relative_to(job.root))})

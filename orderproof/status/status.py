@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orderproof.generate.checkpoint import FOLDER, RESULTS_FILE, CheckpointError, progress_of
-from orderproof.generate.progress import underway
+from orderproof.generate.checkpoint import count_done
+from orderproof.generate.checkpoint_folder import FOLDER, RESULTS_FILE, CheckpointError
+from orderproof.generate.progress import find_active_run
 from orderproof.generate.record import BatchRecordError, read_runs
 from orderproof.generate.windowed_ordering import STREAMED_FILE
 from orderproof.job.hashing import md5_of
@@ -160,7 +161,7 @@ def _last_verdict(reports: Path, trials: Sequence[Trial], problems: list[str]) -
 
 def _checkpoint(job: Job, problems: list[str]) -> dict[str, Any] | None:
     try:
-        progress = progress_of(job.data_dir / FOLDER)
+        progress = count_done(job.data_dir / FOLDER)
     except CheckpointError as error:
         problems.append(f"checkpoint: {_first_line(error)}")
         return None
@@ -173,7 +174,7 @@ def _checkpoint(job: Job, problems: list[str]) -> dict[str, Any] | None:
 
 def _underway(job: Job, problems: list[str]) -> dict[str, Any] | None:
     try:
-        found = underway(job.data_dir)
+        found = find_active_run(job.data_dir)
     except OSError as error:
         problems.append(f"run under way: {error}")
         return None
@@ -181,7 +182,7 @@ def _underway(job: Job, problems: list[str]) -> dict[str, Any] | None:
         return None
     told = found.progress
     names = ("run", "prefect_run", "prompts", "done", "rate_req_s", "seconds_left")
-    return {"who": found.who, "since": found.since_utc, **{name: getattr(told, name, None) for name in names}}
+    return {"who": found.holder, "since": found.since_utc, **{name: getattr(told, name, None) for name in names}}
 
 
 def _last_run(job: Job, problems: list[str]) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from orderproof.generate.checkpoint import FOLDER, RESULTS_FILE
+from orderproof.generate.checkpoint_folder import FOLDER, RESULTS_FILE
 from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.job.spec import Job
 from tests.conftest import ROOT

@@ -17,7 +17,7 @@ import pytest
 
 from orderproof.engines.client import QUEUED_BATCHES
 from orderproof.engines.replicas import AHEAD_BATCHES
-from orderproof.generate.checkpoint import FOLDER, RESULTS_FILE
+from orderproof.generate.checkpoint_folder import FOLDER, RESULTS_FILE
 from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.windowed_ordering import STREAMED_FILE
 from orderproof.job.spec import Job

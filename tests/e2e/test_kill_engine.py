@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from orderproof.generate.checkpoint import FOLDER
+from orderproof.generate.checkpoint_folder import FOLDER
 from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.job.spec import EngineSpec
 from tests.e2e.test_kill import finish, kill_many

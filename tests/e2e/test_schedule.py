@@ -23,7 +23,7 @@ from prefect.states import Cancelling
 from ruamel.yaml import YAML
 
 from flows.accelerator import LEASE_S, LIMIT
-from orderproof.generate.checkpoint import FOLDER, RESULTS_FILE
+from orderproof.generate.checkpoint_folder import FOLDER, RESULTS_FILE
 from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.record import read_runs
 from orderproof.job.params import load_job

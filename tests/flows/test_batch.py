@@ -39,7 +39,7 @@ def test_an_engine_that_loads_for_nothing_is_ended(tmp_path: Path, monkeypatch: 
     job, tokenizer = make_project(tmp_path / "p", 10), Unusable()
     wanted: Any = tokenizer
     with PromptSource(job.prompts_path, RequestDefaults(job)) as source:
-        order, _ = select_order.order_of(job, source, lambda: wanted)
+        order, _ = select_order.select_order(job, source, lambda: wanted)
         batch = generation.begin(job, source, order, wanted)
         with batch.checkpoint, pytest.raises(PromptError, match="no usable tokenizer"):
             generate_pending(batch)

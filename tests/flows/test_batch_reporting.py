@@ -18,7 +18,7 @@ from flows import batch_reporting, reporting
 from flows.batch_reporting import BatchReporter
 from orderproof.generate import generation, select_order
 from orderproof.generate.generation import Batch, Generated
-from orderproof.generate.progress import told
+from orderproof.generate.progress import read_progress
 from orderproof.prompts.source import PromptSource
 from tests.support.batches import Bytes, make_project
 
@@ -37,7 +37,7 @@ def batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Batch]:
         monkeypatch.setattr(reporting, name, gone)
     job, tokenizer = make_project(tmp_path / "p", PROMPTS), Bytes()
     source = PromptSource(job.prompts_path)
-    order, _ = select_order.order_of(job, source, lambda: tokenizer)  # type: ignore[arg-type,return-value]
+    order, _ = select_order.select_order(job, source, lambda: tokenizer)  # type: ignore[arg-type,return-value]
     made = generation.begin(job, source, order, tokenizer)  # type: ignore[arg-type]
     with made.checkpoint:
         yield made
@@ -109,12 +109,12 @@ def test_a_server_that_never_answers_does_not_hold_up_the_end(batch: Batch, monk
 def test_how_far_it_is_lies_beside_the_results(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     before = datetime.datetime.now(datetime.UTC)
     with BatchReporter(batch, None):
-        begun = told(batch.checkpoint.folder)
+        begun = read_progress(batch.checkpoint.folder)
     assert begun is not None
     assert (begun.prompts, begun.done) == (PROMPTS, 0)
-    assert datetime.datetime.fromisoformat(begun.told_utc) >= before
+    assert datetime.datetime.fromisoformat(begun.written_utc) >= before
     monkeypatch.setattr(batch_reporting, "NOTE_EVERY_S", 0.0)
     watched(batch)
-    now = told(batch.checkpoint.folder)
+    now = read_progress(batch.checkpoint.folder)
     assert now is not None
     assert (now.done, now.seconds_left) == (PROMPTS, 0.0)

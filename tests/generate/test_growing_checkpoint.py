@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orderproof.generate.checkpoint import FOLDER, ORDER_FILE, CheckpointError
+from orderproof.generate.checkpoint_folder import FOLDER, ORDER_FILE, CheckpointError
 from orderproof.generate.growing_checkpoint import WINDOWS_FILE, GrowingCheckpoint, open_growing
 from orderproof.job.spec import OrderSpec
 from orderproof.orders.view import PromptView, view_of
@@ -24,7 +24,7 @@ def window(labels: str) -> PromptView:
     return view_of([{"text": "x", "label": label} for label in labels])
 
 
-def test_a_window_that_a_thread_makes_after_the_end_of_its_run_is_not_written(tmp_path: Path) -> None:
+def test_a_window_made_after_its_run_has_ended_is_not_written(tmp_path: Path) -> None:
     with opened(tmp_path) as late:
         assert late.extend(window("baba")).tolist() == [0, 2, 1, 3]
     with opened(tmp_path), pytest.raises(CheckpointError, match="is closed"):
@@ -34,15 +34,15 @@ def test_a_window_that_a_thread_makes_after_the_end_of_its_run_is_not_written(tm
 
 
 @pytest.mark.parametrize("content", [b"", b"PK torn"])
-def test_a_damaged_state_is_told_with_what_to_do(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_ordering_state_is_reported_with_what_to_do(tmp_path: Path, content: bytes) -> None:
     with opened(tmp_path) as kept:
         kept.extend(window("baba"))
     (tmp_path / FOLDER / WINDOWS_FILE).write_bytes(content)
-    with pytest.raises(CheckpointError, match=rf"{WINDOWS_FILE} or {ORDER_FILE} is damaged.*--restart"):
+    with pytest.raises(CheckpointError, match=rf"{WINDOWS_FILE} or {ORDER_FILE} .*--restart"):
         opened(tmp_path)
 
 
-def test_a_folder_that_cannot_be_written_is_not_taken_for_a_damaged_one(
+def test_a_folder_that_cannot_be_written_is_not_reported_as_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(tmp_path) as kept:
@@ -52,6 +52,6 @@ def test_a_folder_that_cannot_be_written_is_not_taken_for_a_damaged_one(
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(os, "truncate", read_only)
-    with pytest.raises(CheckpointError, match="cannot be written: Read-only file system") as told:
+    with pytest.raises(CheckpointError, match="Read-only file system") as refused:
         opened(tmp_path)
-    assert "--restart" not in str(told.value)
+    assert "--restart" not in str(refused.value)

@@ -12,7 +12,7 @@ import pytest
 
 from orderproof.engines.protocol import Completion
 from orderproof.generate import delivery
-from orderproof.generate.checkpoint import FOLDER
+from orderproof.generate.checkpoint_folder import FOLDER
 from orderproof.generate.delivery import BATCH_FILE, OUTPUTS_FILE, DeliveryError
 from orderproof.generate.openai_outputs import BatchLines
 from orderproof.generate.result import Result

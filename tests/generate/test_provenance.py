@@ -17,12 +17,12 @@ from tests.support.batches import make_project, promote_label_order, run_batch
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    made = make_project(tmp_path / "p", 40)
-    promote_label_order(made)
-    return made
+    job = make_project(tmp_path / "p", 40)
+    promote_label_order(job)
+    return job
 
 
-def test_outputs_say_what_they_rest_on(job: Job) -> None:
+def test_outputs_carry_what_they_depend_on(job: Job) -> None:
     run_batch(job)
     held = read_provenance(job.data_dir / OUTPUTS_FILE)
     assert held is not None
@@ -46,7 +46,7 @@ def test_no_secret_of_the_environment_travels_with_outputs(job: Job) -> None:
     assert b"hf_abc" not in (job.data_dir / OUTPUTS_FILE).read_bytes()
 
 
-def test_a_file_without_an_origin_is_known_as_such(tmp_path: Path) -> None:
+def test_a_file_without_an_origin_has_none(tmp_path: Path) -> None:
     for metadata in (None, {METADATA_KEY: b"[]"}):
         pq.write_table(pa.table({"id": ["a"]}).replace_schema_metadata(metadata), tmp_path / "outputs.parquet")
         assert read_provenance(tmp_path / "outputs.parquet") is None

@@ -13,9 +13,9 @@ import pytest
 
 from orderproof.engines.protocol import EngineError
 from orderproof.generate import recording
-from orderproof.generate.checkpoint import FOLDER
+from orderproof.generate.checkpoint_folder import FOLDER
 from orderproof.generate.picture import draw_batch
-from orderproof.generate.progress import HowFar, tell
+from orderproof.generate.progress import SavedProgress, write_progress
 from orderproof.generate.record import BatchRecordError, BatchRun, keep, read_runs, reports_of
 from orderproof.generate.recording import record, report
 from orderproof.generate.tracking import RUN_TAG, log_waiting
@@ -231,8 +231,10 @@ def test_status_tells_of_the_run_that_is_at_work(job: Job) -> None:
         seen.append(job_status(job))
         now = datetime.datetime.now(datetime.UTC).isoformat()
         done = seen[0]["checkpoint"]["results"]
-        progress = HowFar(run="r", prefect_run="p", prompts=PROMPTS, resumed=0, done=done, rate_req_s=2.0, told_utc=now)
-        tell(job.data_dir / FOLDER, progress)
+        progress = SavedProgress(
+            run="r", prefect_run="p", prompts=PROMPTS, resumed=0, done=done, rate_req_s=2.0, written_utc=now
+        )
+        write_progress(job.data_dir / FOLDER, progress)
         seen.append(job_status(job))
 
     run_and(job, look, after=40)

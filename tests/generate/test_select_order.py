@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orderproof.generate.select_order import order_of, order_of_stream, spec_of
+from orderproof.generate.select_order import select_order, select_stream_order, spec_of
 from orderproof.job.spec import Job, OrderSpec
 from orderproof.orders.order import Order, OrderError
 from orderproof.orders.registry import METHODS, make_order
@@ -32,7 +32,7 @@ def job(tmp_path: Path) -> Job:
 def chosen(job: Job, kept: Order | None = None) -> tuple[Order, str]:
     tokenizer: Any = Bytes()
     with PromptSource(job.prompts_path) as source:
-        return order_of(job, source, lambda: tokenizer, kept)
+        return select_order(job, source, lambda: tokenizer, kept)
 
 
 def labels(job: Job) -> list[str]:
@@ -62,24 +62,24 @@ def test_new_prompts_get_the_order_that_the_promoted_way_to_order_gives(job: Job
     assert sum(a != b for a, b in pairwise(sent)) == 6
 
 
-def test_an_order_that_was_made_for_an_unfinished_batch_is_taken_again(job: Job) -> None:
+def test_an_order_that_was_made_for_an_unfinished_batch_is_used_again(job: Job) -> None:
     promote_label_order(job)
     with open(job.prompts_path, "a") as sink:
         sink.write('{"id": "new", "text": "new", "label": "domain 3"}\n')
-    made, _ = chosen(job)
-    marked = Order(made.permutation[::-1], made.method, made.parameters, made.seeds, made.dataset_md5)
+    order, _ = chosen(job)
+    marked = Order(order.permutation[::-1], order.method, order.parameters, order.seeds, order.dataset_md5)
     assert chosen(job, marked)[0] == marked
-    other = Order(made.permutation, made.method, made.parameters, made.seeds, "another")
-    assert chosen(job, other)[0] == made
+    other = Order(order.permutation, order.method, order.parameters, order.seeds, "another")
+    assert chosen(job, other)[0] == order
 
 
 def test_a_pinned_order_of_other_ids_is_never_sent(job: Job) -> None:
     promote_label_order(job)
     record = job.data_dir / "order.json"
-    told = json.loads(record.read_text())
-    told["order"]["sha256"] = "0" * 64
-    record.write_text(json.dumps(told))
-    with pytest.raises(OrderError, match=f"{ORDER_FILE}: not the order whose hash the record has"):
+    content = json.loads(record.read_text())
+    content["order"]["sha256"] = "0" * 64
+    record.write_text(json.dumps(content))
+    with pytest.raises(OrderError, match=rf"{ORDER_FILE}.*dvc checkout"):
         chosen(job)
 
 
@@ -100,15 +100,15 @@ def test_routes_come_back_where_an_order_is_made_from_them_and_not_for_a_pinned_
     for name in route_artifacts.FILES:
         (job.data_dir / name).unlink(missing_ok=True)
     with PromptSource(job.prompts_path) as source:
-        assert order_of(job, source, lambda: tokenizer)[0] == order
+        assert select_order(job, source, lambda: tokenizer)[0] == order
     assert not routes.exists()
     with job.prompts_path.open("a") as file:
         file.write('{"id": "new", "text": "aeio"}\n')
     with PromptSource(job.prompts_path) as source:
-        assert len(order_of(job, source, lambda: tokenizer)[0]) == len(order) + 1
+        assert len(select_order(job, source, lambda: tokenizer)[0]) == len(order) + 1
     assert routes.exists()
     routes.unlink()
-    order_of_stream(job)
+    select_stream_order(job)
     assert routes.exists()
 
 
@@ -119,25 +119,25 @@ def test_new_prompts_are_exchanged_within_the_room_of_a_step_as_in_the_trial(tmp
     job = job.model_copy(update={"engine": job.engine.model_copy(update={"args": args})})
     tokenizer = Tokenizer(job)
 
-    def made(*, lengths: bool) -> Order:
+    def trial_order(*, lengths: bool) -> Order:
         with PromptSource(job.prompts_path) as source:
             view = view_of_source(source, tokenizer, labels=False, lengths=lengths, served=ServedModel.of_job(job))
             return make_order(spec, view, source.md5)
 
     with PromptSource(job.prompts_path) as source:
-        promotion._write(job, made(lengths=True), [*source.ids], promoted=True, trial="T", mlflow_run=None)
+        promotion._write(job, trial_order(lengths=True), [*source.ids], promoted=True, trial="T", mlflow_run=None)
     with job.prompts_path.open("a") as file:
         file.writelines(f'{{"id": "new {k}", "text": "{word * 40}"}}\n' for k, word in enumerate("aeiobdfg"))
     with PromptSource(job.prompts_path) as source:
-        order, _ = order_of(job, source, lambda: tokenizer)
-    assert order == made(lengths=True) != made(lengths=False)
+        order, _ = select_order(job, source, lambda: tokenizer)
+    assert order == trial_order(lengths=True) != trial_order(lengths=False)
     assert order.parameters["batched_tokens"] == 60
-    assert order_of_stream(job)[0].in_tokens
+    assert select_stream_order(job)[0].in_tokens
 
 
 @pytest.mark.parametrize("method", [method for method in METHODS if method not in ("cluster", "greedy", "exchange")])
 @pytest.mark.parametrize("window", [None, 8])
-def test_a_record_tells_enough_to_ask_for_the_same_order_again(method: str, window: int | None) -> None:
+def test_a_record_is_enough_to_make_the_same_order_again(method: str, window: int | None) -> None:
     prompts = [{"id": str(k), "text": "w" * (k * 7 % 11), "label": str(k % 3)} for k in range(40)]
     order = make_order(OrderSpec.model_validate({"method": method, "window": window, "seed": 5}), prompts, "md5")
     assert np.array_equal(make_order(spec_of(order.record()), prompts, "md5").permutation, order.permutation)

@@ -17,22 +17,22 @@ def lots(ms: np.ndarray, running: np.ndarray, size: int) -> list[Steps]:
 
 
 def summary(ms: np.ndarray, running: np.ndarray, size: int = 256) -> StepSummary:
-    made = StepSummary()
+    steps = StepSummary()
     for lot in lots(ms, running, size):
-        made.add(lot)
-    return made
+        steps.add(lot)
+    return steps
 
 
 @pytest.mark.parametrize("count", [1, 7, 2000, 2001, 30_000])
 def test_percentiles_are_those_of_the_whole_arrays_within_a_percent(count: int) -> None:
     random = np.random.default_rng(count)
     ms, running = random.lognormal(3, 0.7, count), random.integers(0, 17, count).astype(np.int32)
-    made = summary(ms, running)
+    steps = summary(ms, running)
     for percent in (5, 50, 95, 99):
-        assert made.percentile(percent) == pytest.approx(np.percentile(ms, percent, method="inverted_cdf"), rel=0.01)
-    assert made.steps == count
-    assert made.running_mean == pytest.approx(running.mean())
-    assert made.waiting_mean == pytest.approx(2 * running.mean())
+        assert steps.percentile(percent) == pytest.approx(np.percentile(ms, percent, method="inverted_cdf"), rel=0.01)
+    assert steps.steps == count
+    assert steps.running_mean == pytest.approx(running.mean())
+    assert steps.waiting_mean == pytest.approx(2 * running.mean())
 
 
 @pytest.mark.parametrize("size", [1, 256, 5000])
@@ -47,6 +47,6 @@ def test_the_curve_holds_the_means_of_equal_runs_in_a_bounded_number_of_points(s
     assert set(curve[:, 1]) == {4.0}
 
 
-def test_without_steps_there_is_nothing_to_tell() -> None:
-    made = StepSummary()
-    assert (made.percentile(50), made.running_mean, len(made.curve())) == (0.0, 0.0, 0)
+def test_without_steps_all_figures_are_zero() -> None:
+    steps = StepSummary()
+    assert (steps.percentile(50), steps.running_mean, len(steps.curve())) == (0.0, 0.0, 0)

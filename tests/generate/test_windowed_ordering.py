@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orderproof.generate.checkpoint import CheckpointError
-from orderproof.generate.windowed_ordering import STREAMED_FILE, keep_streamed
+from orderproof.generate.checkpoint_folder import CheckpointError
+from orderproof.generate.windowed_ordering import STREAMED_FILE, store_streamed_prompts
 from tests.support.batches import make_project
 
 
@@ -23,14 +23,14 @@ def test_streamed_prompts_are_kept_and_nothing_lies_beside_them(
         monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError(1, "Operation not permitted")))
     before = set(job.data_dir.iterdir())
     for _ in range(2):  # again after a crash
-        kept = keep_streamed(job, spool)
-        assert kept.prompts_path.read_bytes() == b"new"
+        stored = store_streamed_prompts(job, spool)
+        assert stored.prompts_path.read_bytes() == b"new"
         assert set(job.data_dir.iterdir()) == before
 
 
-def test_a_full_disk_is_told_with_where_the_prompts_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_with_the_place_of_the_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job, spool = make_project(tmp_path / "p", 4), tmp_path / "p" / "spool"
     spool.write_bytes(b"new")
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(CheckpointError, match=rf"{STREAMED_FILE} cannot be written: No space left.*kept in .*spool"):
-        keep_streamed(job, spool)
+    with pytest.raises(CheckpointError, match=rf"{STREAMED_FILE} .*No space left.*kept in .*spool"):
+        store_streamed_prompts(job, spool)

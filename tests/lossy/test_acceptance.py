@@ -17,7 +17,8 @@ import pytest
 from orderproof.engines.protocol import EngineError
 from orderproof.engines.routing_engine import RoutingEngine
 from orderproof.engines.start import start_engine
-from orderproof.generate.checkpoint import FOLDER, CheckpointError, progress_of
+from orderproof.generate.checkpoint import count_done
+from orderproof.generate.checkpoint_folder import FOLDER, CheckpointError
 from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.provenance import read_provenance
 from orderproof.generate.recording import report
@@ -336,7 +337,7 @@ def test_an_engine_of_other_versions_is_refused_before_anything_is_sent(job: Job
     evidence(job, lambda kept: kept["engine"]["versions"].update(vllm="0.1"))
     with pytest.raises(LossyError, match=r'LOSSY.*versions.vllm: "0.1" → '):
         run_batch(job)
-    assert progress_of(job.data_dir / FOLDER) == (0, PROMPTS)
+    assert count_done(job.data_dir / FOLDER) == (0, PROMPTS)
 
 
 def test_another_k0_leaves_the_evidence_of_the_accepted_one(job: Job) -> None:

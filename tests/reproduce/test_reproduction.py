@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from orderproof.engines.protocol import Engine, EngineError
-from orderproof.generate.checkpoint import KEY_FILE, CheckpointError
+from orderproof.generate.checkpoint_folder import KEY_FILE, CheckpointError
 from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.lock import only_run
 from orderproof.generate.provenance import read_provenance
@@ -235,7 +235,7 @@ def test_one_reproduction_at_a_time_and_none_waits_for_a_batch(job: Job) -> None
     with only_run(job.data_dir, wait=False):  # as a batch holds it
         assert reproduce(job).answer == "reproduced"
     held = only_run(job.data_dir, wait=False, lock_file=baseline_file.LOCK_FILE)
-    with held, pytest.raises(CheckpointError, match="generates into"):
+    with held, pytest.raises(CheckpointError, match="when_running"):
         reproduce(job)
 
 

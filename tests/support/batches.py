@@ -17,7 +17,7 @@ import numpy as np
 
 from orderproof.engines.protocol import Engine
 from orderproof.engines.start import create_engine
-from orderproof.generate import checkpoint, generation, select_order, windowed_ordering
+from orderproof.generate import checkpoint_folder, generation, select_order, windowed_ordering
 from orderproof.generate.delivery import Delivered, deliver
 from orderproof.generate.generation import Batch, Generated
 from orderproof.generate.lock import only_run
@@ -147,12 +147,12 @@ def recorded_batch(
         generated, engine = Generated(), None
         if batch.unfinished:
             with (start or standin)(job) as engine:
-                generated = generation.generate(batch, engine, kept=lines.kept if lines else None)
+                generated = generation.generate(batch, engine, kept=lines.add if lines else None)
         batch = generation.complete(batch)
         held.enter_context(batch.file)
         delivered = deliver(batch, job.root / "reports" / "validation" / job.name)
         if stream:
-            job = windowed_ordering.keep_streamed(job, batch.file.path)
+            job = windowed_ordering.store_streamed_prompts(job, batch.file.path)
         run = record_of(batch, why, generated, engine.info if engine else None, delivered, started)
         batch.checkpoint.discard()
         return generated, delivered, run
@@ -166,8 +166,8 @@ def reproduce(job: Job, *, start: Callable[[Job], AbstractContextManager[Engine]
         held.enter_context(only_run(job.data_dir, wait=False, lock_file=baseline_file.LOCK_FILE))
         source = held.enter_context(PromptSource(job.prompts_path, RequestDefaults(job)))
         baseline = baseline_file.find_baseline(job, source)
-        kept = checkpoint.kept_order(job.data_dir / baseline_file.FOLDER)
-        order, why = select_order.order_of(job, source, lambda: tokenizer, kept)
+        kept = checkpoint_folder.read_order(job.data_dir / baseline_file.FOLDER)
+        order, why = select_order.select_order(job, source, lambda: tokenizer, kept)
         batch = generation.begin(job, source, order, tokenizer, folder=baseline_file.FOLDER)
         held.enter_context(batch.checkpoint)
         generated, engine = Generated(), None
@@ -183,14 +183,14 @@ def reproduce(job: Job, *, start: Callable[[Job], AbstractContextManager[Engine]
 def begin(job: Job, restart: bool) -> tuple[Batch, str]:
     tokenizer: Any = Bytes()
     source = PromptSource(job.prompts_path, RequestDefaults(job))
-    kept = checkpoint.kept_order(job.data_dir / checkpoint.FOLDER)
-    order, why = select_order.order_of(job, source, lambda: tokenizer, kept)
+    kept = checkpoint_folder.read_order(job.data_dir / checkpoint_folder.FOLDER)
+    order, why = select_order.select_order(job, source, lambda: tokenizer, kept)
     return generation.begin(job, source, order, tokenizer, restart=restart), why
 
 
 def begin_stream(job: Job, stream: Stream, restart: bool) -> tuple[Batch, str]:
     tokenizer: Any = Bytes()
-    order, why = select_order.order_of_stream(job)
+    order, why = select_order.select_stream_order(job)
     return generation.begin_stream(job, stream, order, tokenizer, restart=restart), why
 
 
