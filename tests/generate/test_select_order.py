@@ -143,6 +143,6 @@ def test_a_record_is_enough_to_make_the_same_order_again(method: str, window: in
     assert np.array_equal(make_order(spec_of(order.record()), prompts, "md5").permutation, order.permutation)
 
 
-def test_clusters_are_asked_for_with_their_own_parameters() -> None:
+def test_a_record_of_clusters_gives_their_number_signal_and_seed() -> None:
     record = Order(np.arange(3), "cluster", {"clusters": 5, "signal": "lexical"}, {"kmeans": 9}, "md5").record()
     assert spec_of(record) == OrderSpec(method="cluster", clusters=5, signal="lexical", seed=9)
