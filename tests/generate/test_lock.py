@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -65,24 +66,13 @@ def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
         pass
 
 
-def test_asking_for_the_holder_keeps_no_run_from_beginning(tmp_path: Path) -> None:
-    with only_run(tmp_path, wait=False):
-        pass
-    stop = threading.Event()
-
-    def ask() -> None:
-        while not stop.is_set():
-            holder_of(tmp_path)
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    try:
-        for _ in range(50):
-            with only_run(tmp_path, wait=False):  # `wait=False` would refuse
-                assert holder_of(tmp_path) is not None
-    finally:
-        stop.set()
-        asking.join()
+def test_asking_for_the_holder_keeps_no_run_from_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / LOCK_FILE).touch()
+    asking = open(tmp_path / LOCK_FILE, "rb")  # noqa: SIM115  (closed while the run tries again)
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    monkeypatch.setattr(time, "sleep", lambda pause_s: asking.close())
+    with only_run(tmp_path, wait=False):  # `wait=False` would refuse
+        assert holder_of(tmp_path) is not None
 
 
 def test_two_that_ask_at_once_do_not_take_each_other_for_a_run(tmp_path: Path) -> None:
