@@ -1,9 +1,4 @@
-"""A row of OpenAI's batch format → `Prompt`, as vLLM's `run-batch` would take it.
-
-In: a row with `custom_id`, `method`, `url` and `body`, and what the job serves. Out: a `Prompt`, whose sampling is
-complete but for the job's own; or a `PromptError` that names file, line, id and key. `label` and `reference` may stand
-beside the body. Knows nothing of how files are read or outputs written.
-"""
+"""A row of OpenAI's batch format → `Prompt`, as `vllm run-batch` would read it."""
 
 from __future__ import annotations
 
@@ -40,7 +35,7 @@ MESSAGE_KEYS = ("role", "content", "name")
 
 
 def is_request(record: Mapping[str, Any]) -> bool:
-    """Recognised by its fields, whatever the file is called."""
+    """Whether a row has the batch format, by its fields and not by the file's name."""
     return "custom_id" in record and "text" not in record
 
 
@@ -48,7 +43,7 @@ def prompt_of(path: Path, number: int, record: Mapping[str, Any], defaults: Requ
     """Check a row and make it a prompt.
 
     Args:
-        defaults: None: outside of a job, where no engine's defaults are known and any model may be named.
+        defaults: of the job; None: the row belongs to no job, and any model may be named.
 
     Raises:
         PromptError: the first thing wrong.
@@ -59,7 +54,7 @@ def prompt_of(path: Path, number: int, record: Mapping[str, Any], defaults: Requ
     check_field_names(record, fail, FIELDS)
     for field, where in NOT_BESIDE_A_BODY.items():
         if field in record:
-            raise fail(f"`{field}` stands beside `body`", f"In a batch file it stands {where}")
+            raise fail(f"`{field}` is beside `body`", f"In a batch file write it {where}")
     endpoint, body = _endpoint(record, fail), _body(record, fail)
     sampling = sampling_of(body, endpoint, fail)
     return Prompt(
@@ -100,21 +95,21 @@ def _messages(body: Mapping[str, Any], fail: Fail) -> Messages:
 
 
 def _message(message: Any, number: int, fail: Fail) -> Any:
-    """A message whose content is one text; several parts would be joined in ways that depend on the template."""
+    """A message with one text as its content: how several parts are joined depends on the template."""
     if not isinstance(message, dict):
         return message
     for key in message:
         if key not in MESSAGE_KEYS and message[key] is not None:
             remedy = "Tools, reasoning and media are not supported: leave it out"
             raise fail(f"`{key}` of message {number} is not supported", remedy)
-    said = {key: value for key, value in message.items() if value is not None or key in ("role", "content")}
+    kept = {key: value for key, value in message.items() if value is not None or key in ("role", "content")}
     if isinstance(content := message.get("content"), list):
         kinds = [part.get("type") if isinstance(part, dict) else kind_of(part) for part in content]
         if kinds != ["text"]:
             remedy = "Only text is supported, in one part: join the texts, and leave images, audio and video out"
             raise fail(f"`content` of message {number} has parts of {', '.join(map(str, kinds)) or 'nothing'}", remedy)
-        said["content"] = content[0].get("text")
-    return said
+        kept["content"] = content[0].get("text")
+    return kept
 
 
 def _plain(body: Mapping[str, Any], fail: Fail) -> str:
@@ -140,9 +135,9 @@ def _adapter(body: Mapping[str, Any], defaults: RequestDefaults | None, fail: Fa
 
 
 def _complete(sampling: dict[str, Any], endpoint: str, defaults: RequestDefaults | None) -> dict[str, Any]:
-    """With a server's defaults where the body says nothing; the job's own sampling lies under them in the engine.
+    """Sampling with the server's defaults for what the body does not set; the engine adds the job's own sampling.
 
-    A chat without `max_tokens` may fill the model's length, a completion has vLLM's 16.
+    A chat without `max_tokens` may fill the model's length, a completion gets vLLM's 16.
     """
     if defaults is None:
         return sampling
@@ -150,7 +145,7 @@ def _complete(sampling: dict[str, Any], endpoint: str, defaults: RequestDefaults
     if endpoint == CHAT and "max_tokens" not in {**complete, **defaults.job.sampling}:
         complete["max_tokens"] = None
     elif endpoint == COMPLETIONS and "max_tokens" not in sampling:
-        complete.pop("max_tokens", None)  # a completion's 16 goes before the model's own
+        complete.pop("max_tokens", None)  # a completion's 16 overrides the model's own
     if defaults.max_tokens is not None:
         usual = None if endpoint == CHAT else VLLM_MAX_TOKENS
         asked = complete.get("max_tokens", defaults.job.sampling.get("max_tokens", usual))

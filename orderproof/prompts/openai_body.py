@@ -1,9 +1,8 @@
 """The body of an OpenAI request → vLLM's SamplingParams and the arguments of a chat template, key by key.
 
-In: a body as it stands in a batch file, and its endpoint. Out: mappings under vLLM's names; or a refusal of the first
-key that cannot be honoured. No key is left out silently: it is passed on, or refused, or says what it would say if it
-were absent. The names, meanings and defaults are those of vLLM's protocol classes (ChatCompletionRequest,
-CompletionRequest), so that `vllm run-batch` samples alike. Knows nothing of files, jobs or engines.
+No key is dropped silently: it is passed on, or refused, or has the value that leaving it out would have. Names,
+meanings and defaults are those of vLLM's protocol classes (ChatCompletionRequest, CompletionRequest), so that outputs
+are sampled as by `vllm run-batch`.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ KNOWN = {
     CHAT: {**PASSED, **CHANGED, **CHANGED_OF_CHAT, **TEMPLATE},
     COMPLETIONS: {**PASSED, **CHANGED, **CHANGED_OF_COMPLETIONS},
 }
-# Labels for whoever wrote the file, which no engine reads; they stay in the file, beside their outputs.
+# Labels of the file's author that no engine reads.
 LABELS = frozenset({"user", "metadata", "safety_identifier"})
 
 _NO_STREAM = "A batch is not streamed: leave it out"
@@ -124,7 +123,7 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "logprob_token_ids": ((), "Ask for the most likely tokens with `logprobs`"),
     "watermarking": ((), "Watermarks are not supported: leave it out"),
     "include_reasoning": ((True,), "Texts are delivered as generated, reasoning included: leave it out"),
-    "priority": ((0,), "Priorities would undo the order: leave it out"),
+    "priority": ((0,), "Priorities would override the order: leave it out"),
     **dict.fromkeys(
         ("request_id", "session_id", "cache_salt"), ((), "Requests are known by `custom_id`: leave it out")
     ),
@@ -148,26 +147,26 @@ SPECIAL_TOKENS = {CHAT: False, COMPLETIONS: True}  # `add_special_tokens`: a tem
 
 
 def sampling_of(body: Body, endpoint: str, fail: Fail) -> dict[str, Any]:
-    """vLLM's SamplingParams as far as the body says anything; `max_tokens` under that name in either endpoint.
+    """The SamplingParams that the body sets; `max_tokens` under that name for either endpoint.
 
     Raises:
-        PromptError: what `fail` makes of a key that is unknown, unsupported or of a wrong kind.
+        PromptError: made by `fail` for a key that is unknown, unsupported or has a wrong type.
     """
-    said = _checked(body, endpoint, fail)
-    sampling = {key: value for key, value in said.items() if key in PASSED}
-    asked = said.get("max_completion_tokens", said.get("max_tokens"))
+    given = _checked(body, endpoint, fail)
+    sampling = {key: value for key, value in given.items() if key in PASSED}
+    asked = given.get("max_completion_tokens", given.get("max_tokens"))
     for key, value in (("max_tokens", asked), ("n", sampling.get("n"))):
         if value is not None and not 1 <= value <= MAX_COUNT:
             raise fail(f"`body.{key}` must be a whole number from 1 to {MAX_COUNT}, not {shown(value)}", "Correct it")
     if asked is not None:
         sampling["max_tokens"] = asked
-    if "logit_bias" in said:
-        sampling["logit_bias"] = _logit_bias(said["logit_bias"], fail)
-    if "vllm_xargs" in said:
-        sampling["extra_args"] = said["vllm_xargs"]
-    if (logprobs := _logprobs(said, endpoint, fail)) is not None:
+    if "logit_bias" in given:
+        sampling["logit_bias"] = _logit_bias(given["logit_bias"], fail)
+    if "vllm_xargs" in given:
+        sampling["extra_args"] = given["vllm_xargs"]
+    if (logprobs := _logprobs(given, endpoint, fail)) is not None:
         sampling["logprobs"] = logprobs
-    if constraint := _constraint(said.get("response_format"), fail):
+    if constraint := _constraint(given.get("response_format"), fail):
         sampling["structured_outputs"] = {**sampling.get("structured_outputs", {}), **constraint}
     return sampling
 
@@ -188,8 +187,8 @@ def template_arguments(body: Body, fail: Fail) -> dict[str, Any] | None:
 
 
 def _checked(body: Body, endpoint: str, fail: Fail) -> dict[str, Any]:
-    """The keys that say something. Null says nothing, as in vLLM's protocol."""
-    said, known = {}, KNOWN[endpoint]
+    """The keys that set something. Null does not, as in vLLM's protocol."""
+    given, known = {}, KNOWN[endpoint]
     for key, value in body.items():
         if key in ("model", "messages" if endpoint == CHAT else "prompt") or key in LABELS or value is None:
             continue
@@ -197,14 +196,14 @@ def _checked(body: Body, endpoint: str, fail: Fail) -> dict[str, Any]:
             holds, kind = known[key]
             if not holds(value):
                 raise fail(f"`body.{key}` must be {kind}, not {kind_of(value)}", "Correct it, or leave it out")
-            said[key] = value
+            given[key] = value
         else:
             _refuse_but_usual(key, value, endpoint, fail)
-    return said
+    return given
 
 
 def _refuse_but_usual(key: str, value: Any, endpoint: str, fail: Fail) -> None:
-    """Raise, unless the value says what leaving the key out says."""
+    """Raise, unless the value is the same as leaving the key out."""
     if key == "add_special_tokens":
         usual, remedy = (SPECIAL_TOKENS[endpoint],), "Leave it out: prompts get the tokenizer's special tokens"
     elif key in REFUSED:
@@ -218,28 +217,28 @@ def _refuse_but_usual(key: str, value: Any, endpoint: str, fail: Fail) -> None:
 
 
 def _logit_bias(biases: Mapping[str, Any], fail: Fail) -> dict[str, float]:
-    """By token number, limited as OpenAI's are."""
+    """Biases by token number, limited to OpenAI's range."""
     for token, bias in biases.items():
         if not token.strip().isdecimal() or not _number(bias):
             raise fail(f"`body.logit_bias` holds {shown({token: bias})}", "Give a number for each token's number")
     return {token: min(LOGIT_BIAS_LIMIT, max(-LOGIT_BIAS_LIMIT, bias)) for token, bias in biases.items()}
 
 
-def _logprobs(said: Body, endpoint: str, fail: Fail) -> int | None:
-    """How many of the most likely tokens to tell of; None: no probabilities."""
+def _logprobs(given: Body, endpoint: str, fail: Fail) -> int | None:
+    """How many of the most likely tokens to report; None: no probabilities."""
     if endpoint == COMPLETIONS:
-        most: int | None = said.get("logprobs")
+        most: int | None = given.get("logprobs")
     else:
-        most = said.get("top_logprobs", 0) if said.get("logprobs") else None
-        if most is None and said.get("top_logprobs"):
+        most = given.get("top_logprobs", 0) if given.get("logprobs") else None
+        if most is None and given.get("top_logprobs"):
             raise fail("`body.top_logprobs` is asked without `logprobs`", "Set `logprobs` to true")
     if most is not None and most < 0:
-        raise fail("`body` asks for the probabilities of all tokens", "Ask for a few: 0 to 20")
+        raise fail("`body` asks for the probabilities of all tokens", "Ask for 0 to 20 of them")
     return most
 
 
 def _constraint(response_format: Body | None, fail: Fail) -> dict[str, Any] | None:
-    """The member of `structured_outputs` that a response format stands for."""
+    """The member of `structured_outputs` that is the same as a response format."""
     if response_format is None:
         return None
     kind = response_format.get("type")
@@ -256,4 +255,4 @@ def _constraint(response_format: Body | None, fail: Fail) -> dict[str, Any] | No
             raise fail("`body.response_format.json_schema` has no `schema`", "Give it as an object")
         return {"json": schema}
     remedy = "Use text, json_object, json_schema or structural_tag"
-    raise fail(f"`body.response_format.type` {shown(kind)} is none of vLLM's", remedy)
+    raise fail(f"`body.response_format.type` {shown(kind)} is not one of vLLM's", remedy)

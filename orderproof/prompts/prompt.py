@@ -21,7 +21,7 @@ SHOWN_CHARACTERS = 60  # of an id or value in a message
 
 _FIELD_SET = frozenset(FIELDS)
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # control characters, line ends, surrogates
-_BROKEN_TEXT = re.compile("[\x00\ud800-\udfff]")  # what no tokenizer should meet: NUL and halves of surrogate pairs
+_BROKEN_TEXT = re.compile("[\x00\ud800-\udfff]")  # what no tokenizer should get: NUL and halves of surrogate pairs
 
 Messages = tuple[Mapping[str, str], ...]
 Flaw = Literal["file", "row", "id", "text"]
@@ -78,7 +78,7 @@ def prompt_of(path: Path, number: int, record: Mapping[str, Any], defaults: Requ
     """Check a row and make it a prompt.
 
     Args:
-        defaults: None: outside of a job, where any adapter may be named.
+        defaults: of the job; None: the row belongs to no job, and any adapter may be named.
 
     Raises:
         PromptError: the first thing wrong.
@@ -109,7 +109,7 @@ def check_field_names(names: Iterable[str], fail: Fail, fields: tuple[str, ...] 
 
 
 def check_id(record: Mapping[str, Any], field: str, fail: Fail) -> str:
-    """A row's id, from `id` or, in a batch file, `custom_id`."""
+    """A row's id: text or a whole number, in decimal text."""
     value = record.get(field)
     if value is None:
         raise fail(f"has no `{field}`{list_fields(record)}", "Give every prompt its own id", flaw="id")
@@ -137,16 +137,16 @@ def _text(record: Mapping[str, Any], fail: Fail) -> str | Messages:
 
 
 def check_text(value: Any, name: str, fail: Fail) -> str:
-    """A prompt's text, under the name that it has in the file."""
+    """Check a prompt's text, which has this name in the file."""
     if not isinstance(value, str):
         raise fail(f"{name} must be text, not {kind_of(value)}", "Write it as a JSON string", flaw="text")
     if not value or value.isspace():
         raise fail(f"{name} is empty", "Give the prompt its text, or leave the row out", flaw="text")
-    return _sound(value, name, fail)
+    return _check_characters(value, name, fail)
 
 
 def check_messages(value: list[Any], fail: Fail) -> Messages:
-    """Chat messages whose members are all text."""
+    """Check chat messages, whose members must all be text."""
     remedy = 'Write a message as {"role": "user", "content": "…"}'
     for number, message in enumerate(value, 1):
         if not isinstance(message, dict):
@@ -154,13 +154,13 @@ def check_messages(value: list[Any], fail: Fail) -> Messages:
         for key in {"role": 0, "content": 0, **message}:
             if not isinstance(message.get(key), str):
                 raise fail(f"`{key}` of message {number} must be text, not {kind_of(message.get(key))}", remedy)
-            _sound(message[key], f"`{key}` of message {number}", fail)
+            _check_characters(message[key], f"`{key}` of message {number}", fail)
     if not any(message["content"].strip() for message in value):
         raise fail("its messages hold no text", remedy, flaw="text")
     return tuple(value)
 
 
-def _sound(text: str, name: str, fail: Fail) -> str:
+def _check_characters(text: str, name: str, fail: Fail) -> str:
     if found := _BROKEN_TEXT.search(text):
         what = "a NUL character" if found[0] == "\0" else "half of a surrogate pair"
         raise fail(f"{name} holds {what} at character {found.start() + 1}", "Remove it")
@@ -174,7 +174,7 @@ def optional_text(record: Mapping[str, Any], field: str, fail: Fail) -> str | No
         return None
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise fail(f"`{field}` must be text or a number, not {kind_of(value)}", "Correct it or leave it out")
-    return _sound(str(value), f"`{field}`", fail)
+    return _check_characters(str(value), f"`{field}`", fail)
 
 
 def _lora(record: Mapping[str, Any], defaults: RequestDefaults | None, fail: Fail) -> str | None:
@@ -207,7 +207,7 @@ def _sampling(record: Mapping[str, Any], fail: Fail) -> Mapping[str, Any] | None
 
 
 def list_fields(names: Iterable[str]) -> str:
-    """The names that a row or file does have, for whoever looks for one that it lacks."""
+    """The fields that a row or file does have, for the message about a missing one."""
     there = list(names)
     return f"; there are {', '.join(map(shown, there[:8]))}{' …' if len(there) > 8 else ''}" if there else ""
 
@@ -218,6 +218,6 @@ def row_word(path: Path) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as a message may carry it: quoted, on one line, shortened."""
+    """A value for a message: quoted, on one line, shortened."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return repr(text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…")

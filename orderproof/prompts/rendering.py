@@ -1,8 +1,4 @@
-"""A row that any tool wrote → the text that a job's model meets: chat messages through the model's template.
-
-In: the tokenizer's folder, the template's arguments, and rows as they were parsed. Out: texts, the same as
-tokenization.py makes of a job's prompts. Knows nothing of how files are read, nor of orders or routes.
-"""
+"""Rows that any tool wrote → the text that a job's model gets: chat messages through its template."""
 
 from __future__ import annotations
 
@@ -20,11 +16,11 @@ class Rendering:
     """Loads the tokenizer at the first chat."""
 
     def __init__(self, folder: Path, arguments: Mapping[str, Any]) -> None:
-        """`arguments`: of the template, as a job's `chat_template_args`."""
+        """`arguments`: a job's `chat_template_args`."""
         self._folder, self._arguments = folder, arguments
 
     def __call__(self, record: Mapping[str, Any]) -> str | None:
-        """The text of a row of a job's forms, or with `messages` beside its id; None: no job takes it as it is."""
+        """The text of a row of a prompt file, or of one with `messages`; None: no job accepts the row."""
         chat = "messages" in record and "text" not in record
         try:
             prompt = prompt_of_record(Path("row"), 0, {**record, "text": record["messages"]} if chat else record)
@@ -35,7 +31,7 @@ class Rendering:
     def _rendered(self, prompt: Prompt) -> str | None:
         try:
             return apply_template(self._tokenizer, prompt, self._arguments)
-        except Exception:  # templates raise errors of their own, also where there is none
+        except Exception:  # templates raise errors of their own, as does a missing one
             return None
 
     @functools.cached_property

@@ -29,13 +29,13 @@ from orderproof.prompts.prompt import check_id, list_fields
 from orderproof.prompts.tail_lines import STANDARD_STREAM
 
 ID_FIELDS = ("id", "custom_id")  # ours, and that of OpenAI's batch format
-BATCH_FIELDS = frozenset({"body", "response"})  # of that format's requests and answers
+BATCH_FIELDS = frozenset({"body", "response"})  # of that format's requests and responses
 PARQUET_MAGIC = b"PAR1"
 PARQUET_BATCH_ROWS = 1 << 16
 
 
 class RowError(OrderproofError):
-    """A file or a row of it that cannot be used: which, why, and what to do."""
+    """A file or row that cannot be used: where, why, and what to do."""
 
 
 class Rows(Protocol):
@@ -43,12 +43,12 @@ class Rows(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the file, for messages."""
+        """The file's name, for messages."""
         ...
 
     @property
     def suffix(self) -> str:
-        """That files of this kind have."""
+        """The suffix of files of this kind."""
         ...
 
     @property
@@ -63,11 +63,11 @@ class Rows(Protocol):
         ...
 
     def record(self, i: int) -> Mapping[str, Any]:
-        """Row i as it was parsed, read again."""
+        """Row i, read and parsed again."""
         ...
 
     def md5(self) -> str:
-        """Of the file."""
+        """The md5 of the file."""
         ...
 
     def write(self, permutation: Sequence[int], sink: IO[bytes]) -> None:
@@ -79,7 +79,7 @@ class Rows(Protocol):
 def open_source(source: str | Path) -> Iterator[tuple[str, io.BufferedReader]]:
     """A file's name for messages, and its bytes. Raises RowError if it cannot be read."""
     if str(source) == STANDARD_STREAM:
-        if sys.stdin is None:  # a shell's `<&-`
+        if sys.stdin is None:  # as after `<&-` in a shell
             raise RowError("standard input: is closed. Give a pipe or a file")
         yield "standard input", cast(io.BufferedReader, sys.stdin.buffer)
         return
@@ -120,30 +120,30 @@ def rows_in(name: str, opened: BinaryIO) -> Iterator[Rows]:
 
 @dataclass(frozen=True)
 class Row:
-    """A line as it came."""
+    """A line of the file, unchanged."""
 
     number: int  # in the file, from 1
-    line: bytes  # with its end, without a byte order mark
+    line: bytes  # with its newline, without a byte order mark
     record: Mapping[str, Any]
     id: str
     label: str | None
 
     @property
     def whole_line(self) -> bytes:
-        """With an end: a last line may lack one, and need not stay last."""
+        """With a newline: a last line may lack it, and may move to another place."""
         return self.line if self.line.endswith(b"\n") else self.line + b"\n"
 
 
 def may_stream(file: io.BufferedReader) -> bool:
-    """Whether rows can be read one after the other: Parquet says at its end how it begins."""
+    """Whether rows can be read as a stream: Parquet keeps its index at the end."""
     return not PARQUET_MAGIC.startswith(file.peek(1)[:1] or b" ")
 
 
 def stream_rows(name: str, file: BinaryIO, hashed: Callable[[bytes], object]) -> Iterator[Row]:
-    """The rows of JSON lines as they come, one in memory at a time. `hashed` gets every byte.
+    """Stream the rows of JSON lines, one in memory at a time. `hashed` gets every byte.
 
     Raises:
-        RowError: there are none, one is not an object, or one has no id.
+        RowError: there are no rows, a row is not an object, or it has no id.
     """
     number = 0
 
@@ -192,7 +192,7 @@ class _JsonLines:
         return _md5(self._file)
 
     def write(self, permutation: Sequence[int], sink: IO[bytes]) -> None:
-        """The byte order mark stays at the beginning; a last line without an end gets one: it may not stay last."""
+        """The byte order mark stays at the beginning; a last line without a newline gets one: it may move."""
         sink.write(self._mark)
         for i in permutation:
             line = self._bytes(i)
@@ -234,7 +234,7 @@ class _Parquet:
 
 
 def _fail_at(name: str, word: str, number: int) -> Fail:
-    """Makes the errors about one row."""
+    """What makes the errors about one row."""
     return lambda problem, remedy, **_: RowError(f"{name}, {word} {number}: {problem}. {remedy}")
 
 

@@ -1,8 +1,4 @@
-"""A job's prompts on disk, any of them at hand: a batch of a million needs no memory for their texts.
-
-In: a prompts file. Out: a `PromptSource`, which holds 32 bytes a prompt and reads the rest when it is asked for; or a
-`PromptError`. Knows nothing of orders, engines or outputs.
-"""
+"""A job's prompts on disk, readable in any order: 32 bytes of memory a prompt, so that millions fit."""
 
 from __future__ import annotations
 
@@ -29,16 +25,16 @@ from orderproof.prompts.tokenization import BATCH_PROMPTS, Tokenizer
 
 
 class PromptSource:
-    """N checked prompts with ids of their own, in the file's order. A context manager; of one thread at a time."""
+    """N checked prompts with distinct ids, in the file's order. A context manager; not thread-safe."""
 
     def __init__(self, path: Path, defaults: RequestDefaults | None = None) -> None:
         """Read and check the file once.
 
         Args:
-            defaults: what the job serves, by which rows are resolved; None: outside of a job.
+            defaults: of the job; None: the rows belong to no job.
 
         Raises:
-            PromptError: a row is no prompt, an id stands twice, or the file cannot be read; the first flaw is named.
+            PromptError: a row is no prompt, an id is used twice, or the file cannot be read; names the first flaw.
         """
         self.path, self.defaults = path, defaults
         self._state = _state(path)
@@ -71,7 +67,7 @@ class PromptSource:
         """Some prompts, by their places in the file's order.
 
         Raises:
-            PromptError: the file is not what it was when this began.
+            PromptError: the file was changed since it was indexed.
         """
         try:
             prompts = [self._lines.prompt(int(self._offsets[row]), int(self._numbers[row])) for row in rows]
@@ -83,13 +79,13 @@ class PromptSource:
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
-        """Bytes of each prompt's row, int64[N]; of the last one, which nothing follows, the mean."""
+        """Bytes of each prompt's row, int64[N]; the last row has the mean of the others."""
         between = np.diff(self._offsets)
         sizes: NDArray[np.int64] = np.append(between, int(between.mean()) if len(between) else 1)
         return sizes
 
     def check_unchanged(self) -> None:
-        """Raise PromptError if the file has other content than when this began; a mere touch is none."""
+        """Raise PromptError if the file's content changed since it was indexed; a new time stamp alone is no change."""
         now = _state(self.path)
         if now == self._state:
             return
@@ -97,8 +93,8 @@ class PromptSource:
             raise PromptError(
                 self.path,
                 "was changed while the job ran",
-                "What was finished is kept with the earlier version: put that back and run the job again to go on, or "
-                "begin anew with --restart",
+                "Finished outputs are kept for the earlier version: restore it and run the job again to continue, or "
+                "start again with --restart",
                 flaw="file",
             )
         self._state = now
@@ -152,15 +148,15 @@ class PromptSource:
 
     def _check_unique(self) -> None:
         ranked = self._ranked
-        twins = np.flatnonzero(self.keys[ranked[1:]] == self.keys[ranked[:-1]])
-        for first, second in ((ranked[k], ranked[k + 1]) for k in twins.tolist()):
-            one, other = self.read([first, second])
-            if one.id == other.id:
-                raise duplicate_id(self.path, other, one.line)
+        repeated = np.flatnonzero(self.keys[ranked[1:]] == self.keys[ranked[:-1]])
+        for first, second in ((ranked[k], ranked[k + 1]) for k in repeated.tolist()):
+            earlier, later = self.read([first, second])
+            if earlier.id == later.id:
+                raise duplicate_id(self.path, later, earlier.line)
 
 
 class _JsonLines:
-    """Lines of the file itself."""
+    """Reads the lines of the file itself."""
 
     def __init__(self, path: Path, defaults: RequestDefaults | None) -> None:
         self.path, self.defaults = path, defaults
@@ -168,10 +164,10 @@ class _JsonLines:
 
     def scan(self) -> Iterator[tuple[int, int, Prompt | PromptError]]:
         """Offset, number and prompt (or its flaw) of every line."""
-        form = FormatCheck(self.path)
+        check_format = FormatCheck(self.path)
         for number, offset, line in json_lines(self.path):
             try:
-                yield offset, number, form(prompt_of_line(self.path, number, line, self.defaults))
+                yield offset, number, check_format(prompt_of_line(self.path, number, line, self.defaults))
             except PromptError as flaw:
                 yield offset, number, flaw
 
@@ -187,7 +183,7 @@ class _JsonLines:
 
 
 class _ParquetLines:
-    """Rows of Parquet cannot be reached one by one, so they are laid out once as lines of a nameless file."""
+    """Rows of Parquet cannot be read singly, so they are written once as lines of a temporary file."""
 
     def __init__(self, path: Path, defaults: RequestDefaults | None) -> None:
         self.path, self.defaults = path, defaults
@@ -246,9 +242,9 @@ def _index(
         keys.append(id_key(found.id))
     if first is None and not offsets:
         with contextlib.suppress(StopIteration):
-            next(read_prompts(path))  # raises what is to be said of a file without prompts
+            next(read_prompts(path))  # raises the error for a file without prompts
     if first is not None:
-        more = f" ({flaws - 1} more rows are flawed: `orderproof validate` lists them)" if flaws > 1 else ""
+        more = f" ({flaws - 1} more rows are wrong: `orderproof validate` lists them)" if flaws > 1 else ""
         raise PromptError(
             path, first.problem, first.remedy + more, row=first.row, id=first.id, flaw=first.flaw
         )  # fmt: skip

@@ -1,10 +1,7 @@
-"""Prompts that come one after the other, each on disk before it is handed on.
+"""Prompts of a pipe or a growing file, spooled to disk before they are used, in windows as they become complete.
 
-In: a pipe or growing file of JSON lines. Out: a `PromptStream`: the prompts so far, any of them at hand, and windows of
-them as they are complete; or a `PromptError`. Knows nothing of orders, engines or outputs.
-
-What came lies in the spool, line by line as it was, so that a job that was killed goes on: then the stream has to begin
-with the same lines again, and is refused where it does not. Of a prompt 24 bytes stay in memory.
+The spool holds the lines unchanged, so that a killed job can continue: the stream must then begin with the same lines
+again, otherwise it is refused. Each prompt takes 24 bytes of memory.
 """
 
 from __future__ import annotations
@@ -19,55 +16,57 @@ from pathlib import Path
 from types import TracebackType
 
 from orderproof.prompts.ids import IdSet, id_key
+from orderproof.prompts.json_lines import EXAMPLE
 from orderproof.prompts.prompt import Prompt, PromptError, duplicate_id
 from orderproof.prompts.prompt_file import FormatCheck, prompt_of_line
 from orderproof.prompts.request_defaults import RequestDefaults
 from orderproof.prompts.tail_lines import LineTail
 
 LINGER_S = 5.0
-WAIT_S = 0.1  # for the next line, before it is asked again whether the engine starves
+WAIT_S = 0.1  # for the next line, between two looks at whether the engine starves
 
-Starving = Callable[[], bool]
+Starving = Callable[[], bool]  # whether the engine has less work than it could do
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Where prompts come from, and how long they are waited for."""
+    """A source of prompts, and how long to wait for them."""
 
     source: str  # `-` for the standard input, or a path
-    follow_s: float | None = None  # of a growing file: it ends when nothing was added for so long; None: where it ends
-    linger_s: float = LINGER_S  # a window that is not complete waits so long for more while the engine starves
+    follow_s: float | None = None  # seconds without growth after which a file has ended; None: it does not grow
+    linger_s: float = LINGER_S  # how long an incomplete window waits for more prompts while the engine starves
 
 
 class PromptStream:
-    """The prompts so far, in the order in which they came. A context manager."""
+    """The prompts read so far, in the stream's order. A context manager."""
 
     def __init__(self, stream: Stream, spool: Path, defaults: RequestDefaults | None = None) -> None:
-        """Open the stream, and where the spool holds lines of an earlier run, see that it begins with them.
+        """Open the stream. Where the spool holds lines of an earlier run, check that the stream begins with them.
 
         Args:
-            defaults: what the job serves, by which rows are resolved; None: outside of a job.
+            spool: a file that is created, or continued.
+            defaults: of the job; None: the rows belong to no job.
 
         Raises:
-            PromptError: it cannot be read, or does not begin with what came before.
+            PromptError: the stream cannot be read, or does not begin with the lines of the spool.
         """
         if stream.source.lower().endswith(".parquet"):
             raise PromptError(
-                Path(stream.source), "is Parquet, which cannot be read as it comes", "Give JSON lines", flaw="file"
+                Path(stream.source), "is Parquet, which cannot be streamed", "Give JSON lines", flaw="file"
             )
-        self.spool, self._linger_s, self._serving = spool, stream.linger_s, defaults
-        self._lines = LineTail(stream.source, stream.follow_s)
-        self.path = self._lines.path
-        self._form = FormatCheck(self.path)
+        self.spool, self._linger_s, self._defaults = spool, stream.linger_s, defaults
+        self._tail = LineTail(stream.source, stream.follow_s)
+        self.path = self._tail.path
+        self._check_format = FormatCheck(self.path)
         self._offsets, self._numbers = array.array("q"), array.array("q")
-        self._seen = IdSet()
-        self._fault: PromptError | None = None  # told once the windows before it were given
+        self._ids = IdSet()
+        self._error: PromptError | None = None  # raised after the windows before it
         self._number = self._end = 0  # lines and bytes in the spool
-        self._using, self._closed = threading.RLock(), False
+        self._lock, self._closed = threading.RLock(), False
         try:
             self._file = os.open(spool, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
-            self._lines.close()
+            self._tail.close()
             raise self._unwritable(error) from None
         try:
             self._recover()
@@ -87,46 +86,46 @@ class PromptStream:
         self.close()
 
     def close(self) -> None:
-        """Also while another thread waits for a window: it then gets no more."""
-        with self._using:
+        """May be called while another thread waits for a window, which then gets none."""
+        with self._lock:
             if not self._closed:
                 self._closed = True
-                self._lines.close()
+                self._tail.close()
                 os.close(self._file)
 
     def read(self, rows: Sequence[int]) -> list[Prompt]:
-        """Some of the prompts so far, by their places in the stream."""
-        with self._using:
+        """Some prompts, by their places in the stream; none after `close`."""
+        with self._lock:
             return [] if self._closed else [self._read(row) for row in rows]
 
     def has_more(self, start: int) -> bool:
         """Wait for a prompt after the first `start`. Returns whether there is one.
 
         Raises:
-            PromptError: the next line is none, or there are no prompts at all.
+            PromptError: the next line is no prompt, or there are no prompts at all.
         """
-        while len(self) <= start and not self._over:
-            self._take()
-        if len(self) <= start and self._fault:
-            raise self._fault
+        while len(self) <= start and not self._ended:
+            self._receive()
+        if len(self) <= start and self._error:
+            raise self._error
         if not len(self):
-            raise PromptError(self.path, "holds no prompts", 'Give at least one, such as {"id": "a", "text": "…"}',
-                              flaw="file")  # fmt: skip
+            remedy = f"Give at least one, such as {EXAMPLE}"
+            raise PromptError(self.path, "holds no prompts", remedy, flaw="file")
         return len(self) > start
 
     def windows(self, start: int, size: int, starving: Starving) -> Iterator[range]:
-        """Places of `size` neighbours each, from `start` on, each window as soon as it is complete and on disk.
+        """Places of `size` prompts from `start` on, each window as soon as it is complete and on disk.
 
-        A window is shorter at the stream's end, and where the engine is `starving` and nothing came for `linger_s`.
+        A window is shorter at the stream's end, and when the engine is `starving` and nothing arrived for `linger_s`.
 
         Raises:
-            PromptError: a line is no prompt, or an id came before; the windows before it were given.
+            PromptError: a line is no prompt, or repeats an id; raised after the windows before it.
         """
         while True:
             self._wait_for(start, size, starving)
             stop = min(len(self), start + size)
-            if stop < start + size and self._fault:
-                raise self._fault
+            if stop < start + size and self._error:
+                raise self._error
             if stop == start or self._closed:
                 return
             self._sync()
@@ -134,48 +133,48 @@ class PromptStream:
             start = stop
 
     @property
-    def _over(self) -> bool:
-        return self._lines.ended or self._closed or self._fault is not None
+    def _ended(self) -> bool:
+        return self._tail.ended or self._closed or self._error is not None
 
     def _wait_for(self, start: int, size: int, starving: Starving) -> None:
-        came = time.monotonic()
-        while len(self) < start + size and not self._over:
-            if self._take():
-                came = time.monotonic()
-            elif len(self) > start and time.monotonic() - came >= self._linger_s and starving():
+        arrived = time.monotonic()
+        while len(self) < start + size and not self._ended:
+            if self._receive():
+                arrived = time.monotonic()
+            elif len(self) > start and time.monotonic() - arrived >= self._linger_s and starving():
                 return
 
-    def _take(self) -> bool:
-        """Keep what came; whether anything did."""
-        with self._using:
-            lines = [] if self._closed else self._lines.take(WAIT_S)
-            self._keep(lines)
+    def _receive(self) -> bool:
+        """Store the lines that are there. Returns whether there were any."""
+        with self._lock:
+            lines = [] if self._closed else self._tail.read_lines(WAIT_S)
+            self._store(lines)
         return bool(lines)
 
-    def _keep(self, lines: list[bytes]) -> None:
+    def _store(self, lines: list[bytes]) -> None:
         """Lines → spool, up to the first that is no prompt."""
         try:
             for line in lines:
-                prompt = self._checked(line)
+                prompt = self._parse(line)
                 whole = line if line.endswith(b"\n") else line + b"\n"
                 self._write(whole)
-                self._note(prompt, len(whole))
-        except PromptError as fault:
-            remedy = f"{fault.remedy}. What came before it is kept: then run the same command again to go on"
-            self._fault = PromptError(fault.file, fault.problem, remedy, row=fault.row, id=fault.id, flaw=fault.flaw)
+                self._index(prompt, len(whole))
+        except PromptError as error:
+            remedy = f"{error.remedy}. The prompts before it are kept: run the same command again to continue"
+            self._error = PromptError(error.file, error.problem, remedy, row=error.row, id=error.id, flaw=error.flaw)
 
-    def _checked(self, line: bytes) -> Prompt | None:
-        """The prompt of the next line; None: it is blank. Raises PromptError for one that is none, or came before."""
+    def _parse(self, line: bytes) -> Prompt | None:
+        """The prompt of the next line; None: a blank line. Raises PromptError for no prompt, or a repeated id."""
         if line.isspace():
             return None
-        prompt = self._form(prompt_of_line(self.path, self._number + 1, line, self._serving))
-        if not self._seen.add(id_key(prompt.id)):
+        prompt = self._check_format(prompt_of_line(self.path, self._number + 1, line, self._defaults))
+        if not self._ids.add(id_key(prompt.id)):
             first = next((p.line for p in map(self._read, range(len(self))) if p.id == prompt.id), None)
             raise duplicate_id(self.path, prompt, first)
         return prompt
 
-    def _note(self, prompt: Prompt | None, size: int) -> None:
-        """A line lies in the spool."""
+    def _index(self, prompt: Prompt | None, size: int) -> None:
+        """Note the place of a line that is in the spool."""
         self._number += 1
         if prompt:
             self._offsets.append(self._end)
@@ -197,36 +196,37 @@ class PromptStream:
             raise self._unwritable(error) from None
 
     def _unwritable(self, error: OSError) -> PromptError:
-        return PromptError(self.spool, f"cannot be written: {error.strerror}", "Mend that", flaw="file")
+        remedy = "Fix the folder or its permissions, or free some space"
+        return PromptError(self.spool, f"cannot be written: {error.strerror}", remedy, flaw="file")
 
     def _read(self, row: int) -> Prompt:
         start = self._offsets[row]
         stop = self._offsets[row + 1] if row + 1 < len(self) else self._end
         line = os.pread(self._file, stop - start, start)
-        return prompt_of_line(self.path, self._numbers[row], line[: line.index(b"\n") + 1], self._serving)
+        return prompt_of_line(self.path, self._numbers[row], line[: line.index(b"\n") + 1], self._defaults)
 
     def _recover(self) -> None:
-        """Compare what came before with what comes now; half a line that a crash left is cut."""
+        """Check that the stream begins with the spooled lines; half a line that a crash left is cut off."""
         with open(self.spool, "rb") as spooled:
-            expected: list[bytes] = []
+            unread: list[bytes] = []
             while line := spooled.readline():
                 if not line.endswith(b"\n"):
                     os.ftruncate(self._file, self._end)
                     break
-                self._expect(line, expected)
-                self._note(self._checked(line), len(line))
-        self._keep(expected)
+                self._expect(line, unread)
+                self._index(self._parse(line), len(line))
+        self._store(unread)
 
-    def _expect(self, line: bytes, came: list[bytes]) -> None:
-        """Take the next line of the stream, which has to be this one of the spool; `came` holds those not looked at."""
-        while not came and not self._lines.ended:
-            came += self._lines.take(WAIT_S)
-        if came and came[0].removesuffix(b"\n") == line.removesuffix(b"\n"):
-            del came[0]
+    def _expect(self, line: bytes, unread: list[bytes]) -> None:
+        """Check that the stream goes on with this line of the spool; `unread`: its lines that were not compared yet."""
+        while not unread and not self._tail.ended:
+            unread += self._tail.read_lines(WAIT_S)
+        if unread and unread[0].removesuffix(b"\n") == line.removesuffix(b"\n"):
+            del unread[0]
             return
         number = self._number + 1
-        what = "is not the line that an earlier run read there" if came else "is missing: an earlier run read more"
+        problem = "is not the line that an earlier run read" if unread else "is missing: an earlier run read more lines"
         raise PromptError(
-            self.path, what, "Give the same prompts from the beginning again; or generate only for those that came, "
-            f"with --prompts {self.spool}; or begin anew with --restart", row=number,
+            self.path, problem, "Give the same prompts from the beginning; or generate only for the earlier ones, with "
+            f"--prompts {self.spool}; or start again with --restart", row=number,
         )  # fmt: skip

@@ -1,8 +1,4 @@
-"""Prompts → token ids, as the model meets them.
-
-In: a job and its prompts. Out: `TokenizedPrompts`, flat arrays in the file's order. Knows nothing of files of prompts,
-orders or engines.
-"""
+"""Prompts → token ids as the model gets them."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ BATCH_PROMPTS = 2048  # tokenized at once
 
 @dataclass(frozen=True, eq=False)
 class TokenizedPrompts:
-    """N prompts in the file's order, as the model meets them."""
+    """N prompts in the file's order, as the model gets them."""
 
     ids: list[str]
     lines: np.ndarray  # int64[N]
@@ -33,7 +29,7 @@ class TokenizedPrompts:
     rendered: list[str]  # chat messages through the model's template
     tokens: np.ndarray  # int32, all prompts end to end
     offsets: np.ndarray  # int64[N + 1]: prompt i is tokens[offsets[i]:offsets[i + 1]]
-    adapters: Sequence[str | None] = ()  # name of each prompt's LoRA adapter; empty: of none
+    adapters: Sequence[str | None] = ()  # name of each prompt's LoRA adapter; empty: no prompt has one
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -44,16 +40,16 @@ class TokenizedPrompts:
         return np.diff(self.offsets)
 
     def token_ids(self, i: int) -> list[int]:
-        """Tokens of prompt i of the file's order."""
+        """Tokens of prompt i in the file's order."""
         ids: list[int] = self.tokens[self.offsets[i] : self.offsets[i + 1]].tolist()
         return ids
 
     def texts(self, i: int) -> str:
-        """Text of prompt i of the file's order, rendered."""
+        """Text of prompt i in the file's order, rendered."""
         return self.rendered[i]
 
     def lora(self, i: int) -> str | None:
-        """Name of the adapter of prompt i of the file's order; None: the model itself."""
+        """Name of the adapter of prompt i in the file's order; None: the model itself."""
         return self.adapters[i] if self.adapters else None
 
     def take(self, rows: np.ndarray) -> TokenizedPrompts:
@@ -77,11 +73,11 @@ class TokenizedPrompts:
 class Tokenizer:
     """A job's tokenizer, loaded once: prompts → text and token ids as vLLM would make them.
 
-    Plain text gets special tokens, chat templates bring their own. Only local files are read, and no code from the
+    Plain text gets special tokens, chat templates contain their own. Only local files are read, and no code from the
     model's folder is run.
 
     Raises:
-        PromptError: there is no folder of it.
+        PromptError: its folder does not exist.
     """
 
     def __init__(self, job: Job) -> None:
@@ -90,8 +86,8 @@ class Tokenizer:
         self.job = job
 
     def load(self) -> None:
-        """Now rather than at its first use: it takes seconds. Raises PromptError where it is not usable."""
-        self._loaded  # noqa: B018
+        """Load now instead of at the first use, which takes seconds. Raises PromptError if it is not usable."""
+        self._tokenizer  # noqa: B018
 
     def __call__(self, prompts: Sequence[Prompt]) -> tuple[list[str], list[list[int]]]:
         """Rendered texts and token ids of some prompts.
@@ -100,14 +96,14 @@ class Tokenizer:
             PromptError: the tokenizer is not usable, or its template refuses messages.
         """
         texts = [self.render(prompt) for prompt in prompts]
-        return texts, _encode(self._loaded, texts, [isinstance(prompt.text, str) for prompt in prompts])
+        return texts, _encode(self._tokenizer, texts, [isinstance(prompt.text, str) for prompt in prompts])
 
     def render(self, prompt: Prompt) -> str:
-        """The prompt's text; chat messages through the model's template. Raises PromptError where that refuses them."""
-        return prompt.text if isinstance(prompt.text, str) else _render(self.job, self._loaded, prompt)
+        """The prompt's text; chat messages through the model's template. Raises PromptError if it refuses them."""
+        return prompt.text if isinstance(prompt.text, str) else _render(self.job, self._tokenizer, prompt)
 
     @functools.cached_property
-    def _loaded(self) -> Any:
+    def _tokenizer(self) -> Any:
         return _load(self.job)
 
 
@@ -143,17 +139,17 @@ def tokenize(job: Job, prompts: Iterable[Prompt]) -> TokenizedPrompts:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """From local files, without running code of theirs. Raises whatever a broken file causes."""
+    """Load a tokenizer from local files, running no code of theirs. Raises whatever a broken file causes."""
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def apply_template(tokenizer: Any, prompt: Prompt, arguments: Mapping[str, Any]) -> str:
-    """A prompt's chat messages as one text; its own arguments go before those given. Raises what the template does."""
+    """A prompt's chat messages as one text; its own arguments override `arguments`. Raises what the template raises."""
     own = prompt.chat_template_args or {}
-    said = {"add_generation_prompt": True, **arguments, **own, "tokenize": False}
-    return str(tokenizer.apply_chat_template(list(prompt.text), **said))
+    options = {"add_generation_prompt": True, **arguments, **own, "tokenize": False}
+    return str(tokenizer.apply_chat_template(list(prompt.text), **options))
 
 
 def _load(job: Job) -> Any:
@@ -161,7 +157,7 @@ def _load(job: Job) -> Any:
         tokenizer = load_tokenizer(job.tokenizer_path)
     except Exception as error:  # transformers raises whatever the broken file causes
         raise _unusable(job, f"holds no usable tokenizer: {' '.join(str(error).split())[:200]}") from None
-    if len(tokenizer) <= len(tokenizer.added_tokens_decoder):  # without its files, some models get an empty one
+    if len(tokenizer) <= len(tokenizer.added_tokens_decoder):  # missing files give some models an empty one
         raise _unusable(job, "holds no tokenizer with a vocabulary")
     return tokenizer
 
@@ -169,7 +165,7 @@ def _load(job: Job) -> Any:
 def _unusable(job: Job, problem: str) -> PromptError:
     folder = job.tokenizer_path
     remedy = (
-        f"Fetch the model with: hf download ORGANISATION/MODEL --local-dir {folder}; "
+        f"Download the model with: hf download ORGANISATION/MODEL --local-dir {folder}; "
         f"or correct `model` (or `tokenizer`) of jobs.{job.name} in params.yaml"
     )
     return PromptError(folder, problem, remedy, flaw="file")

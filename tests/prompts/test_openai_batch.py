@@ -13,27 +13,20 @@ from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.request_defaults import RequestDefaults
 from orderproof.prompts.source import PromptSource
 from orderproof.prompts.tokenization import tokenize
-from tests.support.openai_rows import CHATS, request, request_defaults, write_rows
+from tests.support.openai_rows import CHATS, read_rows, request, request_defaults, write_rows
 from tests.support.tiny_tokenizer import TEMPLATE, job_of, save_model
-
-
-def read(folder: Path, *rows: Any, by: RequestDefaults | None = None) -> list[Prompt]:
-    return list(read_prompts(write_rows(folder, *rows), defaults=by or request_defaults(folder)))
 
 
 def refusal(folder: Path, *rows: Any) -> PromptError:
     with pytest.raises(PromptError) as caught:
-        read(folder, *rows)
+        read_rows(folder, *rows)
     assert "\n" not in str(caught.value)
     return caught.value
 
 
-# Read rightly
-
-
 def test_a_row_of_a_batch_file_is_recognised_by_its_fields(tmp_path: Path) -> None:
     beside = {"label": "x", "reference": 4}
-    chat, text = read(tmp_path, request(beside=beside, temperature=0), request("b", COMPLETIONS, max_tokens=3))
+    chat, text = read_rows(tmp_path, request(beside=beside, temperature=0), request("b", COMPLETIONS, max_tokens=3))
     assert chat == Prompt(
         "a", tuple(CHATS), "x", {"temperature": 0, "max_tokens": None}, "4", line=1, endpoint=CHAT
     )  # fmt: skip
@@ -48,13 +41,13 @@ def test_any_row_is_at_hand_as_streaming_gives_it(tmp_path: Path) -> None:
         assert source.is_batch_file
 
 
-def test_what_has_a_text_is_a_plain_row_whatever_stands_beside_it(tmp_path: Path) -> None:
-    (prompt,) = read(tmp_path, {"id": "a", "text": "one", "custom_id": "b", "body": {}})
+def test_a_row_with_a_text_is_a_plain_row_whatever_else_it_has(tmp_path: Path) -> None:
+    (prompt,) = read_rows(tmp_path, {"id": "a", "text": "one", "custom_id": "b", "body": {}})
     assert (prompt.id, prompt.endpoint) == ("a", None)
 
 
 def test_the_newer_name_of_max_tokens_goes_before_the_older(tmp_path: Path) -> None:
-    (prompt,) = read(tmp_path, request(max_tokens=3, max_completion_tokens=5))
+    (prompt,) = read_rows(tmp_path, request(max_tokens=3, max_completion_tokens=5))
     assert prompt.sampling == {"max_tokens": 5}
 
 
@@ -82,47 +75,12 @@ def test_the_newer_name_of_max_tokens_goes_before_the_older(tmp_path: Path) -> N
     ],
 )  # fmt: skip
 def test_a_body_is_passed_on_under_the_engine_s_names(tmp_path: Path, body: Any, asked: Any) -> None:
-    (prompt,) = read(tmp_path, request(**body))
+    (prompt,) = read_rows(tmp_path, request(**body))
     assert prompt.sampling == {**asked, "max_tokens": None}
 
 
-def test_the_model_s_own_defaults_stand_under_the_job_s_and_these_under_the_body_s(tmp_path: Path) -> None:
-    config = {"temperature": 0.6, "top_k": 20, "max_new_tokens": 9, "eos_token_id": 2}
-    by = request_defaults(tmp_path, config, sampling={"top_k": 5})
-    chat, hot, text = read(tmp_path, request(), request("b", temperature=1.5), request("c", COMPLETIONS), by=by)
-    assert chat.sampling == {"temperature": 0.6, "max_tokens": 9}
-    assert hot.sampling == {"temperature": 1.5, "max_tokens": 9}
-    assert text.sampling == {"temperature": 0.6}, "a completion has vLLM's own 16"
-    by = request_defaults(tmp_path, sampling={"max_tokens": 4})
-    assert [p.sampling for p in read(tmp_path, request(), request("b", max_tokens=7), by=by)] == [
-        {"temperature": 0.6, "top_k": 20},
-        {"temperature": 0.6, "top_k": 20, "max_tokens": 7},
-    ]
-
-
-@pytest.mark.parametrize(
-    ("args", "found"),
-    [
-        ({"generation_config": "vllm"}, {"max_tokens": None}),
-        ({"override_generation_config": {"top_p": 0.5, "max_new_tokens": 3}},
-         {"temperature": 0.6, "top_p": 0.5, "max_tokens": 3}),
-    ],
-)  # fmt: skip
-def test_the_engine_may_be_told_other_defaults(tmp_path: Path, args: Any, found: Any) -> None:
-    by = request_defaults(tmp_path, {"temperature": 0.6}, args)
-    assert read(tmp_path, request(), by=by)[0].sampling == found
-    asked = read(tmp_path, request(max_tokens=50), by=by)[0].sampling or {}
-    assert asked["max_tokens"] == (found["max_tokens"] or 50), "a limit set by hand holds for every request"
-
-
-@pytest.mark.parametrize("name", ["main", "other", "tone", None])
-def test_a_request_names_the_model_or_an_adapter(tmp_path: Path, name: str | None) -> None:
-    (prompt,) = read(tmp_path, request(model=name))
-    assert prompt.lora == ("tone" if name == "tone" else None)
-
-
 def test_one_text_part_is_that_text(tmp_path: Path) -> None:
-    (prompt,) = read(tmp_path, request(messages=[{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]))
+    (prompt,) = read_rows(tmp_path, request(messages=[{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]))
     assert prompt.text == ({"role": "user", "content": "Hi"},)
 
 
@@ -143,7 +101,7 @@ def test_arguments_of_the_template_go_before_the_job_s(tmp_path: Path) -> None:
 
 
 def test_an_effort_of_reasoning_switches_thinking_as_vllm_does(tmp_path: Path) -> None:
-    high, none, own = read(
+    high, none, own = read_rows(
         tmp_path,
         request(reasoning_effort="high"),
         request("b", reasoning_effort="none"),
@@ -155,13 +113,10 @@ def test_an_effort_of_reasoning_switches_thinking_as_vllm_does(tmp_path: Path) -
 
 
 def test_a_plain_row_may_name_an_adapter_too(tmp_path: Path) -> None:
-    (prompt,) = read(tmp_path, {"id": "a", "text": "one", "lora": "tone"})
+    (prompt,) = read_rows(tmp_path, {"id": "a", "text": "one", "lora": "tone"})
     assert prompt.lora == "tone"
     error = refusal(tmp_path, {"id": "a", "text": "one", "lora": "tune"})
     assert "`lora` 'tune' is not in engine.lora_modules of the job: did you mean 'tone'" in error.problem
-
-
-# Refused in one sentence
 
 
 @pytest.mark.parametrize(
@@ -176,7 +131,7 @@ def test_a_plain_row_may_name_an_adapter_too(tmp_path: Path) -> None:
         (request(echo=True), "`body.echo` is not supported", ""),
         (request(best_of=3), "`body.best_of` is not supported", "`n`"),
         (request(use_beam_search=True), "`body.use_beam_search`", "samples"),
-        (request(priority=-1), "`body.priority`", "undo the order"),
+        (request(priority=-1), "`body.priority`", "override the order"),
         (request(guided_json={}), "`body.guided_json` is not supported", "`structured_outputs: {json: …}`"),
         (request(guided_regex="a"), "`body.guided_regex`", "{regex: …}"),
         (request(chat_template="x"), "`body.chat_template`", "`tokenizer`"),
@@ -192,7 +147,7 @@ def test_a_plain_row_may_name_an_adapter_too(tmp_path: Path) -> None:
         (request(stop=[1]), "`body.stop` must be text or a list of texts", ""),
         (request(logit_bias={"x": 1}), "`body.logit_bias` holds", "number"),
         (request(top_logprobs=2), "asked without `logprobs`", "`logprobs` to true"),
-        (request(logprobs=True, top_logprobs=-1), "all tokens", "a few"),
+        (request(logprobs=True, top_logprobs=-1), "all tokens", "0 to 20"),
         (request(response_format={"type": "xml"}), "`body.response_format.type` 'xml'", "json_schema"),
         (request(response_format={"type": "json_schema", "json_schema": {}}), "has no `schema`", ""),
         (request(chat_template_kwargs={"tokenize": True}), "`body.chat_template_kwargs.tokenize`", ""),
@@ -212,7 +167,7 @@ def test_a_plain_row_may_name_an_adapter_too(tmp_path: Path) -> None:
         ({"custom_id": "a", "url": CHAT}, "`body` must be an object, not null", ""),
         ({"custom_id": "", "url": CHAT, "body": {}}, "`custom_id` is empty", ""),
         (request() | {"method": "GET"}, "`method` must be POST, not 'GET'", ""),
-        (request() | {"sampling": {}}, "`sampling` stands beside `body`", "in `body`"),
+        (request() | {"sampling": {}}, "`sampling` is beside `body`", "in `body`"),
         (request() | {"lable": "x"}, "did you mean 'label'", "Rename"),
         ({"id": "b", "text": "plain"}, "is a plain row, and line 1 is a batch row", "two files"),
     ],
@@ -230,9 +185,3 @@ def test_no_key_of_a_body_is_left_out_silently(tmp_path: Path) -> None:
     error = refusal(tmp_path, request(anything="x"))
     assert "(id 'a')" in str(error)
     assert "`body.anything`" in str(error)
-
-
-def test_a_generation_config_that_is_broken_is_named(tmp_path: Path) -> None:
-    (tmp_path / "generation_config.json").write_text("{")
-    with pytest.raises(Exception, match=r"generation_config\.json cannot be read.*generation_config to vllm"):
-        read(tmp_path, request())

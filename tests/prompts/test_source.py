@@ -65,7 +65,7 @@ def test_ids_are_found_in_any_order_and_strangers_are_not(tmp_path: Path) -> Non
 
 def test_the_first_flaw_is_named_and_the_others_are_counted(tmp_path: Path) -> None:
     path = jsonl(tmp_path, [json.dumps(ROWS[0]), '{"id": "b"}', "nonsense"])
-    with pytest.raises(PromptError, match=r"line 2 .id 'b'.*has no `text`.*1 more rows are flawed"):
+    with pytest.raises(PromptError, match=r"line 2 .id 'b'.*has no `text`.*1 more rows are wrong"):
         PromptSource(path)
 
 

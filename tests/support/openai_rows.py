@@ -8,6 +8,8 @@ from typing import Any
 
 from orderproof.job.spec import EngineSpec
 from orderproof.prompts.openai_body import CHAT
+from orderproof.prompts.prompt import Prompt
+from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.request_defaults import RequestDefaults
 from tests.support.tiny_tokenizer import job_of
 
@@ -36,3 +38,8 @@ def request_defaults(folder: Path, generation_config: Any = None, args: Any = No
         lora_modules={"tone": "adapters/tone"},
     )
     return RequestDefaults(job_of(folder / "batch.jsonl", folder, engine=engine, **changes))
+
+
+def read_rows(folder: Path, *rows: Any, defaults: RequestDefaults | None = None) -> list[Prompt]:
+    """The prompts of a batch file with these rows."""
+    return list(read_prompts(write_rows(folder, *rows), defaults=defaults or request_defaults(folder)))
