@@ -1,7 +1,6 @@
-"""A child process that speaks JSON lines: started, written to, listened to, ended with all that it started.
+"""A child process that speaks JSON lines: started, written to, read from, ended with every process that it started.
 
-In: its command, and objects for it to read. Out: the events that it tells, in their order; a child that dies or falls
-silent is an `EngineError`, which says how, and never the end of this process. Knows nothing of what is said.
+A child that dies or stops sending is an `EngineError` that says how.
 """
 
 from __future__ import annotations
@@ -19,27 +18,27 @@ from typing import IO, Any
 
 from orderproof.engines.protocol import EngineError
 
-EVENTS_AHEAD = 4096  # told and not looked at; then the child waits
-ENDING_S = 10.0  # from the end of a child's events to its own
-LAST_WORDS_BYTES = 20_000
+EVENTS_AHEAD = 4096  # received and not yet read; after that the child waits
+ENDING_S = 10.0  # from the end of a child's output to its exit
+LOG_TAIL_BYTES = 20_000
 
-Event = dict[str, Any]
+Event = dict[str, Any]  # a JSON object; worker.py documents the fields
 
 
 class Child:
-    """One process, which is started once."""
+    """One process; it is started once."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         """Nothing starts yet.
 
         Args:
-            environment: beside what it inherits.
-            log: receives what it prints and what is no event, behind what is there.
+            environment: in addition to what it inherits.
+            log: everything that it prints except events is appended here.
         """
         self.command, self.environment, self.log = command, environment, log
         self._process: subprocess.Popen[bytes] | None = None
         self._closed = False
-        self._log_began = 0  # what stands before in the log is another's
+        self._log_start = 0  # of this child's part of the log, in bytes
         self._events: queue.Queue[Event | None] = queue.Queue(EVENTS_AHEAD)
 
     @property
@@ -49,38 +48,38 @@ class Child:
         return self._process.pid
 
     def start(self) -> None:
-        """Raises EngineError where command or log are not usable, or the child was closed meanwhile."""
+        """Raises EngineError where command or log cannot be used, or it was closed meanwhile."""
         log = self._open_log()
         started: queue.Queue[subprocess.Popen[bytes] | OSError | ValueError] = queue.Queue()
-        # The kernel's "parent died" signal follows the thread that started the child, so that thread must live as long
-        # as the child does: the caller's may be a pool's.
-        threading.Thread(target=self._keep, args=(started, log), daemon=True).start()
+        # The kernel sends its "parent died" signal when the thread that started the child ends, so that thread must
+        # live as long as the child; the caller's thread may belong to a pool.
+        threading.Thread(target=self._run, args=(started, log), daemon=True).start()
         process = started.get()
         if isinstance(process, OSError | ValueError):
-            why = getattr(process, "strerror", None) or process
-            raise EngineError(f"engine.command {self.command[0]!r} does not start: {why}")
+            reason = getattr(process, "strerror", None) or process
+            raise EngineError(f"engine.command {self.command[0]!r} does not start: {reason}")
         self._process = process
-        if self._closed:  # by another thread, which saw no child yet
+        if self._closed:  # by another thread, before there was a process
             self.close()
             raise EngineError("the engine is closed")
         threading.Thread(target=self._listen, args=(process,), daemon=True).start()
 
     def send(self, line: object) -> None:
-        """Write one line of JSON. Raises EngineError where it is closed; that it has died, `next` tells."""
+        """Write one line of JSON. Raises EngineError where the child was closed; `next` raises where it died."""
         process = self._process
         if self._closed or process is None or process.stdin is None:
             raise EngineError("the engine is closed")
-        written = json.dumps(line).encode() + b"\n"
+        content = json.dumps(line).encode() + b"\n"
         try:
-            process.stdin.write(written)
+            process.stdin.write(content)
             process.stdin.flush()
         except BrokenPipeError:
             pass
-        except ValueError:  # by another thread, just now
+        except ValueError:  # another thread has just closed it
             raise EngineError("the engine is closed") from None
 
     def next(self, limit_s: float) -> Event:
-        """Its next event. Raises EngineError where it died, was closed or told nothing for so long, which ends it."""
+        """The next event. Raises EngineError where the child died or was closed, or after silence, which ends it."""
         if self._closed and self._events.empty():
             raise EngineError(self._exit_message())
         try:
@@ -88,14 +87,14 @@ class Child:
         except queue.Empty:
             self.close()
             raise EngineError(
-                f"the engine gave no sign of life for {limit_s:.0f} s and was ended; its log is {self.log}"
+                f"the engine sent no heartbeat for {limit_s:.0f} s and was ended. Its log: {self.log}"
             ) from None
         if event is None:
             raise EngineError(self._exit_message())
         return event
 
     def close(self) -> None:
-        """End it and everything that it started; one that is starting now ends as soon as it is there."""
+        """End the child and everything that it started; a child that is starting ends as soon as it has started."""
         self._closed = True
         process, self._process = self._process, None
         if process is None:
@@ -111,11 +110,11 @@ class Child:
             self.log.parent.mkdir(parents=True, exist_ok=True)
             log = open(self.log, "ab")  # noqa: SIM115  (closed once the process has it)
         except OSError as error:
-            raise EngineError(f"{self.log} cannot be written: {error.strerror}. The engine's log goes there") from None
-        self._log_began = log.tell()
+            raise EngineError(f"the engine's log {self.log} cannot be written: {error.strerror}") from None
+        self._log_start = log.tell()
         return log
 
-    def _keep(self, started: queue.Queue[subprocess.Popen[bytes] | OSError | ValueError], log: IO[bytes]) -> None:
+    def _run(self, started: queue.Queue[subprocess.Popen[bytes] | OSError | ValueError], log: IO[bytes]) -> None:
         pipe, environment = subprocess.PIPE, {**os.environ, **self.environment}
         try:
             with log:
@@ -129,25 +128,25 @@ class Child:
         process.wait()
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
-        """Events → queue; what is none (the banner of an image or a scheduler) → the log; the end → None."""
+        """Events → queue; other lines (the banner of an image or a scheduler) → log; the end → None."""
         assert process.stdout is not None
-        with process.stdout as told:
+        with process.stdout as lines:
             try:
-                for line in told:
+                for line in lines:
                     event = _event(line)
                     if event is None:
-                        self._write_down(line)
+                        self._write_log(line)
                     elif not self._put(event):
                         break
             finally:
                 self._put(None)
 
-    def _write_down(self, line: bytes) -> None:
+    def _write_log(self, line: bytes) -> None:
         with contextlib.suppress(OSError), open(self.log, "ab") as log:
             log.write(line)
 
     def _put(self, event: Event | None) -> bool:
-        """Wait for room; False: the child was closed, and nobody may make any."""
+        """Wait for room in the queue; False: the child was closed."""
         while True:
             with contextlib.suppress(queue.Full):
                 self._events.put(event, timeout=1.0)
@@ -164,20 +163,20 @@ class Child:
                 memory = "; SIGKILL often means that memory ran out" if code == -signal.SIGKILL else ""
             except subprocess.TimeoutExpired:
                 how = "closed its output and did not end"
-        return f"the engine's process {how}{memory}{self._last_words()} (its log: {self.log})"
+        return f"the engine's process {how}{memory}{self._last_log_line()} (its log: {self.log})"
 
-    def _last_words(self) -> str:
-        """The last line that says something of what it wrote into the log."""
+    def _last_log_line(self) -> str:
+        """The last line with text that the child wrote into the log."""
         with contextlib.suppress(OSError), open(self.log, "rb") as log:
-            log.seek(max(self._log_began, log.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+            log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
             lines = [line.strip() for line in log.read().decode("utf-8", "replace").split("\n") if line.strip()]
             if lines:
-                return f"; it last said: {lines[-1][:300]}"
+                return f"; last line: {lines[-1][:300]}"
         return ""
 
 
 def _event(line: bytes) -> Event | None:
-    """What a line tells; None for a line of somebody else's, which may be JSON too."""
+    """The event on a line; None for other output, which may be JSON too."""
     with contextlib.suppress(ValueError, RecursionError):
         event = json.loads(line)
         if isinstance(event, dict) and "event" in event:

@@ -1,7 +1,6 @@
-"""The parent's side of vLLM: starts worker.py as a child process (child.py) and keeps its protocol.
+"""The parent's side of vLLM: runs worker.py in a child process and speaks its protocol, which worker.py documents.
 
-In: a job's `EngineSpec`, model folder and sampling. Out: an `Engine`. Frees the accelerator's memory by ending the
-child. Knows nothing of orders or trials.
+Ending the child frees the accelerator's memory.
 """
 
 from __future__ import annotations
@@ -16,16 +15,26 @@ from typing import Any, Self
 import numpy as np
 
 from orderproof.engines.child import Child, Event
-from orderproof.engines.protocol import Completion, EngineError, EngineInfo, Failure, Figures, Output, Request, Steps
+from orderproof.engines.protocol import (
+    Completion,
+    EngineError,
+    EngineInfo,
+    Failure,
+    Figures,
+    Output,
+    Request,
+    Sampling,
+    Steps,
+)
 from orderproof.job.spec import EngineSpec
 
-QUEUED_BATCHES = 2  # batches in flight: as many steps and the same outputs as with an endless queue (tried)
-SILENCE_LIMIT_S = 600.0  # a worker that steps says so every few seconds
+QUEUED_BATCHES = 2  # batches in flight: measured to give the same steps and outputs as an unlimited queue
+SILENCE_LIMIT_S = 600.0  # a working child sends a heartbeat every few seconds
 # The worker's source travels as the first line of standard input, so that it needs no file where the child runs
 # (a container, another host).
 BOOTSTRAP = "import sys,json;exec(compile(json.loads(sys.stdin.buffer.readline()),'worker.py','exec'))"
 WORKER = Path(__file__).with_name("worker.py")
-QUIET = {
+QUIET_ENVIRONMENT = {
     "DO_NOT_TRACK": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -42,7 +51,7 @@ class VllmEngine:
         self,
         spec: EngineSpec,
         model: Path,
-        sampling: Mapping[str, Any],
+        sampling: Sampling,
         log: Path,
         adapters: Mapping[str, Path] | None = None,
         *,
@@ -52,9 +61,9 @@ class VllmEngine:
         """Nothing starts yet.
 
         Args:
-            log: receives all that vLLM prints.
-            adapters: folders of LoRA adapters, by the names that requests have for them.
-            replica: which one of `spec.replicas` this is, from 0: it keeps to its part of the devices.
+            log: everything that vLLM prints is appended here.
+            adapters: folders of LoRA adapters, by the names that requests use.
+            replica: which of `spec.replicas` this is, from 0; it uses only its part of the devices.
             meanwhile: called while the engine loads; what it raises ends the engine at once.
 
         Raises:
@@ -62,8 +71,8 @@ class VllmEngine:
         """
         if not (model / "config.json").is_file():
             raise EngineError(
-                f"{model} is not a model's folder: it has no config.json. "
-                f"Make or download the model there, or correct `model` in params.yaml"
+                f"{model} is not a model folder: it has no config.json. "
+                f"Put a model there, or correct `model` in params.yaml"
             )
         self.spec, self.model, self.sampling = spec, model, dict(sampling)
         self.replica, self.meanwhile = replica, meanwhile
@@ -111,7 +120,7 @@ class VllmEngine:
     def run(
         self,
         requests: Iterable[Request],
-        sampling: Mapping[str, Any],
+        sampling: Sampling,
         sink: Callable[[Output | Failure], None],
         watch: Callable[[Steps], None] | None = None,
     ) -> Figures:
@@ -121,21 +130,21 @@ class VllmEngine:
         feeder = threading.Thread(target=self._feed, args=(requests, faults), daemon=True)
         feeder.start()
         steps: list[Steps] = []
-        tell = watch or steps.append
+        report = watch or steps.append
         try:
             while (event := self._next(SILENCE_LIMIT_S))["event"] != "pass_done":
                 if event["event"] == "steps":
-                    tell(_steps(event))
+                    report(_steps(event))
                 elif event["event"] == "routes":
-                    self._hear(event)
-                elif event["event"] != "idle":  # of a pass whose requests are not there yet
+                    self._receive_routes(event)
+                elif event["event"] != "idle":  # the pass waits for its requests
                     sink(_output(event) if event["event"] == "output" else Failure(event["n"], event["error"]))
         except BaseException:
-            self.close()  # nobody listens to this pass any more, and its answers must not be taken for the next one's
+            self.close()  # or the answers of this pass would be read as those of the next one
             raise
         feeder.join()
         if faults:
-            raise faults[0]  # after the requests before it were answered: the engine is ready for another pass
+            raise faults[0]  # all requests before it were answered: the engine is ready for another pass
         return _figures(event, steps)
 
     def _load_command(self) -> dict[str, Any]:
@@ -144,28 +153,28 @@ class VllmEngine:
         return {**load, "adapters": self.adapters, "share": self._share()}
 
     def _pass_fields(self) -> dict[str, Any]:
-        """What engines/routing.py asks of a pass beside this."""
+        """Further fields of the command: the RoutingEngine's."""
         return {}
 
-    def _hear(self, event: Mapping[str, Any]) -> None:
-        """Routes: engines/routing.py takes them; nobody else asks for any."""
+    def _receive_routes(self, event: Mapping[str, Any]) -> None:
+        """Only a RoutingEngine asks for routes."""
 
     def _environment(self) -> dict[str, str]:
-        """What the engine's process needs beside what it inherits."""
+        """Variables of the child, in addition to those that it inherits."""
         one_process = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} if self.spec.in_process else {}
-        return {**QUIET, **one_process, **self.spec.environment}
+        return {**QUIET_ENVIRONMENT, **one_process, **self.spec.environment}
 
     def _share(self) -> dict[str, Any] | None:
-        """Which part of the devices the worker keeps to; None: all that it may use."""
+        """The part of the devices that the worker may use; None: all of them."""
         spec = self.spec
         if spec.replicas == 1 and spec.devices is None:
             return None
-        named = spec.devices[self.replica] if spec.devices else None
-        return {"replica": self.replica, "replicas": spec.replicas, "ranks": spec.ranks, "devices": named,
+        devices = spec.devices[self.replica] if spec.devices else None
+        return {"replica": self.replica, "replicas": spec.replicas, "ranks": spec.ranks, "devices": devices,
                 "own": list(spec.env)}  # fmt: skip
 
     def _feed(self, requests: Iterable[Request], faults: list[BaseException]) -> None:
-        """Write requests as fast as the pipe takes them, which is as fast as the worker reads."""
+        """Write requests as fast as the worker reads them."""
         try:
             for request in requests:
                 line = {"op": "request", "n": request.number, "ids": list(request.token_ids)}
@@ -174,14 +183,14 @@ class VllmEngine:
                 if request.lora:
                     line["lora"] = request.lora
                 self._child.send(line)
-        except BaseException as fault:  # handed to the thread that called run()
+        except BaseException as fault:  # run() raises it in its own thread
             faults.append(fault)
         finally:
             with contextlib.suppress(EngineError):
                 self._child.send({"op": "end"})
 
     def _next(self, limit_s: float) -> Event:
-        """The child's next event. Raises EngineError where it died, failed or fell silent."""
+        """The child's next event. Raises EngineError where it died, failed or sent no heartbeat."""
         event = self._child.next(limit_s)
         if event["event"] in ("load_failed", "died"):
             raise EngineError(
@@ -204,12 +213,12 @@ def _steps(event: Mapping[str, Any]) -> Steps:
     )
 
 
-def _figures(event: Mapping[str, Any], lots: list[Steps]) -> Figures:
+def _figures(event: Mapping[str, Any], chunks: list[Steps]) -> Figures:
     return Figures(
         wall_s=event["wall_s"],
-        step_ms=np.concatenate([np.empty(0, np.float32), *(steps.ms for steps in lots)]),
-        running=np.concatenate([np.empty(0, np.int32), *(steps.running for steps in lots)]),
-        waiting=np.concatenate([np.empty(0, np.int32), *(steps.waiting for steps in lots)]),
+        step_ms=np.concatenate([np.empty(0, np.float32), *(steps.ms for steps in chunks)]),
+        running=np.concatenate([np.empty(0, np.int32), *(steps.running for steps in chunks)]),
+        waiting=np.concatenate([np.empty(0, np.int32), *(steps.waiting for steps in chunks)]),
         preempted=event["preempted"],
         prefix_queries=event["prefix_queries"],
         prefix_hits=event["prefix_hits"],

@@ -1,7 +1,6 @@
-"""Engines: whatever turns prompts into outputs, behind one protocol.
+"""The protocol of engines: requests in the order of sending in, one `Output` or `Failure` each and `Figures` out.
 
-In: requests in the order in which they are to be sent. Out: one `Output` or `Failure` per request, as they finish, and
-the `Figures` of the pass. An engine sorts nothing, and knows nothing of orders, trials or trackers.
+An engine never changes the order.
 """
 
 from __future__ import annotations
@@ -20,18 +19,21 @@ class EngineError(OrderproofError):
     """The engine could not start, refused its settings or died; the message says which, and what to do."""
 
 
+Sampling = Mapping[str, object]  # vLLM's SamplingParams by name
+
+
 @dataclass(frozen=True)
 class Request:
-    """One prompt as the engine takes it."""
+    """One prompt for the engine."""
 
-    number: int  # the answer comes back under it; unique within a pass
+    number: int  # identifies the answer; unique within a pass
     token_ids: Sequence[int]
-    sampling: Mapping[str, Any] | None = None  # overrides the pass's sampling, key by key
+    sampling: Sampling | None = None  # overrides the pass's sampling, key by key
     lora: str | None = None  # name of one of the engine's adapters; None: the model itself
 
 
 TokenLogprob = tuple[int, float, str]  # token, log probability, its text
-Logprobs = Sequence[Sequence[TokenLogprob]]  # of each generated token: itself, then the likeliest
+Logprobs = Sequence[Sequence[TokenLogprob]]  # per generated token: that token, then the most likely ones
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,8 @@ class Completion:
     token_ids: Sequence[int]
     text: str
     finish_reason: str  # vLLM's: stop | length | …
-    stop_reason: int | str | None = None  # the token or string that stopped it; None: the model's own end, or none
-    logprobs: Logprobs | None = None  # None: not asked
+    stop_reason: int | str | None = None  # the token or string that stopped it; None: the model's end token, or nothing
+    logprobs: Logprobs | None = None  # None: not requested
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What a started engine says of itself."""
+    """Versions, machine and settings of a started engine."""
 
     load_s: float
     versions: Mapping[str, str]
@@ -80,13 +82,13 @@ class EngineInfo:
 
     @property
     def kind(self) -> dict[str, Any]:
-        """What of it decides outputs so much that results of two kinds are never mixed."""
+        """What influences outputs so much that results of two kinds are never mixed."""
         return {"versions": dict(self.versions), "device": self.machine.get("device_type")}
 
 
 @dataclass(frozen=True)
 class Steps:
-    """Some successive steps of the scheduler, as the engine tells of them while it runs."""
+    """Some successive steps of the scheduler, reported while the engine runs."""
 
     ms: npt.NDArray[np.float32]  # [steps]
     running: npt.NDArray[np.int32]  # [steps] sequences in the batch
@@ -95,7 +97,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Share:
-    """A run of neighbours in the order of sending that one replica was sent."""
+    """Neighbouring places in the order of sending that one replica was sent."""
 
     replica: int  # from 0
     start: int
@@ -104,10 +106,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Figures:
-    """What was measured of one pass. Times in seconds unless the name says otherwise.
-
-    Where the steps were watched instead, the three arrays are empty.
-    """
+    """What was measured during one pass. The three arrays are empty where the steps were watched instead."""
 
     wall_s: float
     step_ms: npt.NDArray[np.float32]  # [steps]
@@ -116,20 +115,20 @@ class Figures:
     preempted: int
     prefix_queries: int
     prefix_hits: int
-    steal: float = 0.0
+    steal: float = 0.0  # share of processor time that the host took
     accelerator: Mapping[str, float] = field(default_factory=dict)
-    replica_s: tuple[float, ...] = ()  # when each replica was done; empty: there is one
-    shares: tuple[Share, ...] = ()  # of the replicas, in the order of dealing; empty: one replica, or a stream
+    replica_s: tuple[float, ...] = ()  # when each replica ended; empty: one engine
+    shares: tuple[Share, ...] = ()  # of the replicas, in the order of dealing; empty: one engine, or a stream
 
     @property
     def imbalance(self) -> float | None:
-        """The slowest replica's time over the mean of all, 1 where none waited for another; None: there is one."""
+        """The slowest replica's time over the mean of all; 1: none waited for another; None: one engine."""
         mean = sum(self.replica_s) / max(1, len(self.replica_s))
         return max(self.replica_s) / mean if mean else None
 
 
 class Engine(Protocol):
-    """What a trial and a batch need of an engine. Also a context manager: leaving it frees the accelerator."""
+    """What a trial and a batch need of an engine. Its context loads the model; leaving it frees the accelerator."""
 
     def __enter__(self) -> Engine: ...
 
@@ -145,7 +144,7 @@ class Engine(Protocol):
     def run(
         self,
         requests: Iterable[Request],
-        sampling: Mapping[str, Any],
+        sampling: Sampling,
         sink: Callable[[Output | Failure], None],
         watch: Callable[[Steps], None] | None = None,
     ) -> Figures:
@@ -153,11 +152,11 @@ class Engine(Protocol):
 
         Args:
             requests: those that are `Divisible` (requests.py) are shared among replicas in contiguous parts.
-            sink: gets each answer as it finishes.
-            watch: gets the steps as they are told of, a few seconds late at most, and then nothing collects them: a
-                run of any length needs the same memory.
+            sink: called with each answer when it is finished.
+            watch: called with the steps, at most a few seconds late; they are then not collected, so that a run of any
+                length needs the same memory.
 
         Raises:
-            EngineError: the engine died; answers that reached `sink` are whole and stay good.
+            EngineError: the engine died; answers that reached `sink` are complete and stay valid.
         """
         ...

@@ -1,8 +1,7 @@
-"""Several vLLM engines as one: each replica its own worker process, with its own devices and share of the order.
+"""Several vLLM engines as one: each replica is a worker process with its own devices and its share of the order.
 
-In: a job's `EngineSpec` with `replicas`, model folder and sampling. Out: an `Engine`. Every call of `sink` and `watch`
-comes from the thread that called `run`, whichever replica answered. One replica that dies ends them all, because an
-order that misses a share is not the order that was asked. Knows nothing of orders or trials.
+`sink` and `watch` are called in the thread that called `run`, whichever replica answered. If one replica dies all are
+ended, because an order without one share is not the order that was requested.
 """
 
 from __future__ import annotations
@@ -12,31 +11,30 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 
 from orderproof.engines.client import QUEUED_BATCHES, VllmEngine
-from orderproof.engines.protocol import EngineError, EngineInfo, Failure, Figures, Output, Request, Steps
+from orderproof.engines.protocol import EngineError, EngineInfo, Failure, Figures, Output, Request, Sampling, Steps
 from orderproof.engines.shares import Dealer
 from orderproof.job.spec import EngineSpec
 
-RUN_BATCHES = 2  # neighbours that stay together when the tail is rebalanced, or a stream is dealt
-AHEAD_BATCHES = QUEUED_BATCHES + 1  # sent to a replica and not answered: its queue, and a batch on the way to it
-LOADING_FACTOR = 2  # an engine that loads may hold its weights twice, read and unpacked
+RUN_BATCHES = 2  # batches of neighbours that stay together when shares are rebalanced or a stream is dealt
+AHEAD_BATCHES = QUEUED_BATCHES + 1  # batches sent to a replica and not answered: its queue, and one on the way to it
+LOADING_FACTOR = 2  # a loading engine may hold its weights twice: as read and unpacked
 
 Event = Output | Failure | Steps | Figures | BaseException
 
 
 class ReplicatedEngine:
-    """N vLLM engines behind the protocol of one."""
+    """N vLLM engines behind the protocol of one engine."""
 
     def __init__(
         self,
         spec: EngineSpec,
         model: Path,
-        sampling: Mapping[str, Any],
+        sampling: Sampling,
         log: Path,
         adapters: Mapping[str, Path] | None = None,
         *,
@@ -55,7 +53,7 @@ class ReplicatedEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """The first replica's, with the number of replicas and the devices of each; sizes are of one replica."""
+        """The first replica's, with the number of replicas and each one's devices; sizes are those of one replica."""
         each = [engine.info for engine in self.engines]
         settings = {
             **each[0].settings,
@@ -66,10 +64,10 @@ class ReplicatedEngine:
 
     def __enter__(self) -> ReplicatedEngine:
         try:
-            with ThreadPoolExecutor(self._at_once()) as pool:
+            with ThreadPoolExecutor(self._loads_at_once()) as pool:
                 self._start(pool)
         except BaseException:
-            self.close()  # also one that had not begun when the others were ended
+            self.close()  # also a replica that had not started when the others were ended
             raise
         return self
 
@@ -82,7 +80,7 @@ class ReplicatedEngine:
             engine.close()
 
     def probe(self, mib: int) -> float:
-        """Of all replicas at once, as they work: the slowest one's time for its part."""
+        """Probe all replicas at once, because they work at once: the slowest one's time for its part."""
         part = max(1, mib // len(self.engines))
         with ThreadPoolExecutor(len(self.engines)) as pool:
             times: list[float] = list(pool.map(lambda engine: engine.probe(part), self.engines))
@@ -91,26 +89,26 @@ class ReplicatedEngine:
     def run(
         self,
         requests: Iterable[Request],
-        sampling: Mapping[str, Any],
+        sampling: Sampling,
         sink: Callable[[Output | Failure], None],
         watch: Callable[[Steps], None] | None = None,
     ) -> Figures:
         batch = self.spec.max_num_seqs
         dealer = Dealer(requests, len(self.engines), run=RUN_BATCHES * batch, room=AHEAD_BATCHES * batch)
-        # Holds little: a replica has AHEAD_BATCHES without an answer that reached `sink`.
+        # Stays short: a replica has at most AHEAD_BATCHES whose answers have not reached `sink`.
         events: queue.SimpleQueue[tuple[int, Event]] = queue.SimpleQueue()
 
-        def one_pass(replica: int) -> None:
-            def tell(event: Event) -> None:
+        def run_replica(replica: int) -> None:
+            def report(event: Event) -> None:
                 events.put((replica, event))
 
             try:
-                asked = dealer.requests_of(replica)
-                tell(self.engines[replica].run(asked, sampling, tell, tell if watch else None))
+                share = dealer.requests_of(replica)
+                report(self.engines[replica].run(share, sampling, report, report if watch else None))
             except BaseException as error:
-                tell(error)
+                report(error)
 
-        threads = [threading.Thread(target=one_pass, args=(k,), daemon=True) for k in range(len(self.engines))]
+        threads = [threading.Thread(target=run_replica, args=(k,), daemon=True) for k in range(len(self.engines))]
         for thread in threads:
             thread.start()
         try:
@@ -124,10 +122,10 @@ class ReplicatedEngine:
                 thread.join()
         if dealer.fault:
             raise dealer.fault  # the engines are ready for another pass
-        return together(each, dealer)
+        return combine_figures(each, dealer)
 
-    def _at_once(self) -> int:
-        """Engines that may load at the same time without filling this machine's memory."""
+    def _loads_at_once(self) -> int:
+        """How many engines may load at the same time without filling this machine's memory."""
         weights = sum(file.stat().st_size for file in self.model.glob("*.safetensors"))
         room = psutil.virtual_memory().available // max(1, LOADING_FACTOR * weights)
         return int(min(max(1, room), len(self.engines)))
@@ -145,7 +143,7 @@ class ReplicatedEngine:
         except BaseException:
             for waiting in starting:
                 waiting.cancel()
-            self.close()  # those that load now need not come to their end
+            self.close()  # the others need not finish loading
             raise
 
     def _collect(
@@ -155,9 +153,9 @@ class ReplicatedEngine:
         sink: Callable[[Output | Failure], None],
         watch: Callable[[Steps], None] | None,
     ) -> list[Figures]:
-        """What the replicas tell, one event at a time, until each has come to its end."""
+        """Read the replicas' events, one at a time, until every replica has ended."""
         each: dict[int, Figures] = {}
-        beside = _SideBySide(len(self.engines))
+        merger = _StepMerger(len(self.engines))
         while len(each) < len(self.engines):
             replica, event = events.get()
             if isinstance(event, Output | Failure):
@@ -165,13 +163,13 @@ class ReplicatedEngine:
                 dealer.answered(replica)
                 continue
             if isinstance(event, Steps):
-                beside.add(replica, event)
+                merger.add(replica, event)
             elif isinstance(event, Figures):
                 each[replica] = event
-                beside.end(replica)
+                merger.end(replica)
             else:
                 raise self._named(replica, event)
-            if watch and len((steps := beside.merged()).ms):
+            if watch and len((steps := merger.merged()).ms):
                 watch(steps)
         return [each[k] for k in range(len(self.engines))]
 
@@ -181,50 +179,51 @@ class ReplicatedEngine:
         return EngineError(f"replica {replica + 1} of {len(self.engines)} failed and the others were ended: {error}")
 
 
-class _SideBySide:
-    """Steps of replicas in the order in which they ended, with the sequences of all replicas at that moment.
+class _StepMerger:
+    """Steps of all replicas in the order in which they ended, with the sequences of all replicas at that moment.
 
-    A step is merged as soon as every replica has told of that moment. Time is that of a replica's steps, end to end.
+    A step is merged once every replica has reported steps up to that moment. Each replica's clock is the sum of its
+    steps' times.
     """
 
     def __init__(self, replicas: int) -> None:
-        # Of each replica's steps that are not merged yet: end in ms, ms, running, waiting.
-        self._told = [np.empty((0, 4))] * replicas
-        self._until = np.zeros(replicas)  # how far each has told, in ms
+        # Steps of each replica that are not merged yet: end in ms, ms, running, waiting.
+        self._pending = [np.empty((0, 4))] * replicas
+        self._until = np.zeros(replicas)  # how far each has reported, in ms
 
     def add(self, replica: int, steps: Steps) -> None:
         ends = self._until[replica] + np.cumsum(steps.ms, dtype=np.float64)
-        told = np.column_stack([ends, steps.ms, steps.running, steps.waiting])
-        self._told[replica] = np.vstack([self._told[replica], told])
+        rows = np.column_stack([ends, steps.ms, steps.running, steps.waiting])
+        self._pending[replica] = np.vstack([self._pending[replica], rows])
         self._until[replica] = ends[-1] if len(ends) else self._until[replica]
 
     def end(self, replica: int) -> None:
-        """It has told everything: nothing runs in it any more."""
+        """The replica has reported everything: nothing runs in it any more."""
         self._until[replica] = np.inf
 
     def merged(self) -> Steps:
         until = self._until.min()
-        steps = np.vstack([told[told[:, 0] <= until] for told in self._told])
+        steps = np.vstack([rows[rows[:, 0] <= until] for rows in self._pending])
         steps = steps[np.argsort(steps[:, 0], kind="stable")]
         counts = np.zeros((len(steps), 2))
-        for told in self._told:  # the step that each replica is in at that moment; none, if it has ended
-            counts += np.vstack([told[:, 2:], np.zeros((1, 2))])[np.searchsorted(told[:, 0], steps[:, 0])]
-        self._told = [told[told[:, 0] > until] for told in self._told]
+        for rows in self._pending:  # the step that each replica is in at that moment; none if it has ended
+            counts += np.vstack([rows[:, 2:], np.zeros((1, 2))])[np.searchsorted(rows[:, 0], steps[:, 0])]
+        self._pending = [rows[rows[:, 0] > until] for rows in self._pending]
         running, waiting = counts.astype(np.int32).T
         return Steps(steps[:, 1].astype(np.float32), running, waiting)
 
 
-def together(each: Sequence[Figures], dealer: Dealer) -> Figures:
-    """The figures of replicas that worked side by side.
+def combine_figures(each: Sequence[Figures], dealer: Dealer) -> Figures:
+    """The figures of all replicas of one pass as one.
 
-    Time: the slowest one's. Sums: sequences at any moment, preempted, prefix tokens. Worst: steal (each reads the whole
-    machine's) and the accelerators' readings.
+    Time is the slowest replica's; sequences, preemptions and prefix tokens are summed; of steal (each reads the whole
+    machine's) and of the accelerators' readings the worst counts.
     """
-    beside = _SideBySide(len(each))
+    merger = _StepMerger(len(each))
     for replica, figures in enumerate(each):
-        beside.add(replica, Steps(figures.step_ms, figures.running, figures.waiting))
-        beside.end(replica)
-    steps = beside.merged()
+        merger.add(replica, Steps(figures.step_ms, figures.running, figures.waiting))
+        merger.end(replica)
+    steps = merger.merged()
     readings = [figures.accelerator for figures in each if figures.accelerator]
     return Figures(
         wall_s=max(figures.wall_s for figures in each),

@@ -1,8 +1,6 @@
-"""The parent's side of routing: a vLLM whose experts are captured, or whose routing is overridden. Never for a
-measurement of orders: it runs eagerly, and its listening takes time.
+"""The parent's side of routing: a vLLM whose routers' decisions are recorded, or overridden.
 
-In: what VllmEngine takes. Out: its answers, and the experts of every token that a request computed, or why they are
-missing. Knows nothing of the files that routes are kept in.
+Never used to measure orders: it runs eagerly, and recording takes time.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.engines.client import VllmEngine
-from orderproof.engines.protocol import Failure, Figures, Output, Request
+from orderproof.engines.protocol import Failure, Figures, Output, Request, Sampling
 from orderproof.job.spec import EngineSpec
 
 WORKER_ROUTING = Path(__file__).with_name("worker_routing.py")
@@ -26,32 +24,35 @@ WORKER_ROUTING = Path(__file__).with_name("worker_routing.py")
 
 @dataclass(frozen=True, eq=False)
 class Routed:
-    """The experts of one request."""
+    """The experts of one request, or why they are missing."""
 
     number: int  # the request's
-    experts: NDArray[Any] | None  # uint8 or uint16[prompt + generated − 1 tokens, layers, top_k]; None: missing
-    missing: str  # why
+    experts: (
+        NDArray[np.unsignedinteger] | None
+    )  # uint8 or uint16[prompt + generated − 1 tokens, layers, top_k]; None: missing
+    missing: str  # the reason
 
 
 class RoutingEngine(VllmEngine):
-    """A vLLM engine in a child process whose routers are listened to."""
+    """A vLLM engine in a child process whose routers' decisions can be recorded or overridden."""
 
     def __init__(
         self,
         spec: EngineSpec,
         model: Path,
-        sampling: Mapping[str, Any],
+        sampling: Sampling,
         log: Path,
         adapters: Mapping[str, Path] | None = None,
         *,
         k0: int | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> None:
-        """As VllmEngine, and one engine however many replicas the job has. Its core always runs in the child's own
-        process, where its routers are within reach.
+        """As VllmEngine, but one engine however many replicas the job has.
+
+        The engine's core runs in the child's own process, because its routers must be accessible there.
 
         Args:
-            k0: every pass is lossy, as in `opportunistic`; None: only those in such a context.
+            k0: every pass is lossy, as in `opportunistic`; None: only passes in that context.
 
         Raises:
             EngineError: the model's folder is missing.
@@ -65,11 +66,11 @@ class RoutingEngine(VllmEngine):
     def capture(
         self,
         requests: Iterable[Request],
-        sampling: Mapping[str, Any],
+        sampling: Sampling,
         sink: Callable[[Output | Failure], None],
         take: Callable[[Routed], None],
     ) -> Figures:
-        """A pass that also hands each request's routes to `take`, just before its answer reaches `sink`."""
+        """A pass that also calls `take` with each request's routes, just before its answer reaches `sink`."""
         self._take = take
         try:
             return self.run(requests, sampling, sink)
@@ -78,15 +79,15 @@ class RoutingEngine(VllmEngine):
 
     @contextlib.contextmanager
     def opportunistic(self, k0: int | None) -> Iterator[None]:
-        """Passes in this context are lossy: Opportunistic Expert Activation with `k0` experts of each token's own.
+        """Passes in this context are lossy: Opportunistic Expert Activation with `k0` of each token's own experts.
 
-        None leaves the model's routing alone.
+        None keeps the model's routing.
         """
-        usual, self._k0 = self._k0, k0
+        previous, self._k0 = self._k0, k0
         try:
             yield
         finally:
-            self._k0 = usual
+            self._k0 = previous
 
     def _load_command(self) -> dict[str, Any]:
         return {**super()._load_command(), "routing": WORKER_ROUTING.read_text("utf-8")}
@@ -95,7 +96,7 @@ class RoutingEngine(VllmEngine):
         oea = {"oea": {"k0": self._k0}} if self._k0 is not None else {}
         return {"routing": {"capture": self._take is not None, **oea}}
 
-    def _hear(self, event: Mapping[str, Any]) -> None:
+    def _receive_routes(self, event: Mapping[str, Any]) -> None:
         assert self._take is not None
         self._take(_routed(event))
 

@@ -1,8 +1,4 @@
-"""An order divided among replicas in runs of neighbours, so that clusters stay whole and no replica ends late.
-
-In: `Divisible` requests, or any stream of them. Out: for each replica its requests, read as it has room for them; each
-request goes to exactly one. Knows nothing of engines.
-"""
+"""An order divided among replicas in runs of neighbours, so that clusters stay together and no replica ends late."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from orderproof.routing.predicted_work import equal_shares
 class Shares:
     """N places in contiguous shares of equal predicted work, one for each replica.
 
-    A replica whose share is used up takes the back half, by work, of the share with most work left, if both halves
+    A replica that has used up its share takes the back half, by work, of the share with most work left, if both halves
     then have at least `run` places: shorter ones would mix more clusters than they save time.
     """
 
@@ -31,7 +27,7 @@ class Shares:
         self._left = equal_shares(work, replicas)
 
     def take(self, replica: int) -> range:
-        """A replica's next places, `run` of them at most; empty: there is nothing left for it."""
+        """A replica's next places, at most `run` of them; empty: nothing is left for it."""
         left = self._left[replica] or self._back_of_the_longest()
         taken, self._left[replica] = left[: self.run], left[self.run :]
         if taken:
@@ -60,19 +56,19 @@ class Shares:
 
 
 class Dealer:
-    """Hands each replica its requests, and never more than it has room for: what is sent cannot be rebalanced.
+    """Gives each replica its requests, never more than it has room for: what is sent cannot be rebalanced.
 
-    Called from a thread for each replica; the requests are read by one at a time. Of a stream, whose length nobody
-    knows, the next run of neighbours goes to whoever has room for it first, which is the least loaded, and each request
-    is handed on as soon as it is read.
+    Each replica has its own thread; one thread at a time reads requests. The length of a stream is not known: its next
+    run of neighbours goes to the first replica that has room, which is the least loaded, and each request is passed on
+    as soon as it is read.
     """
 
     def __init__(self, requests: Iterable[Request], replicas: int, *, run: int, room: int) -> None:
-        """`run`: neighbours that go together. `room`: requests of a replica that are sent and not answered.
+        """`run`: neighbours that stay together. `room`: requests of a replica that may be sent and not answered.
 
-        A stream's replica has room for a run more, so that it can wait for its turn with a full queue.
+        With a stream, a replica has room for one more run, so that its queue stays full while it waits for its turn.
         """
-        self.fault: BaseException | None = None  # of the source of requests: nothing was dealt after it
+        self.fault: BaseException | None = None  # raised by the source of requests; nothing was dealt after it
         self.run = run
         self._listed = requests if isinstance(requests, Divisible) else None
         self._shares = Shares(self._listed.work(), replicas, run) if self._listed is not None else None
@@ -84,7 +80,7 @@ class Dealer:
 
     @property
     def dealt(self) -> tuple[Share, ...]:
-        """Who was sent what, in the order of dealing; empty for a stream, which may have no end."""
+        """What each replica was sent, in the order of dealing; empty for a stream, which may have no end."""
         return tuple(self._shares.dealt) if self._shares else ()
 
     def requests_of(self, replica: int) -> Iterator[Request]:
@@ -92,13 +88,13 @@ class Dealer:
         return self._of_share(replica) if self._shares else self._of_stream(replica)
 
     def answered(self, replica: int) -> None:
-        """There is room for another request."""
+        """A replica has answered a request, and has room for another."""
         with self._room:
             self._free[replica] += 1
             self._room.notify_all()
 
     def stop(self) -> None:
-        """Let nobody wait any more; nothing further is dealt."""
+        """End all waiting; nothing more is dealt."""
         with self._room:
             self._stopped = True
             self._room.notify_all()
@@ -111,7 +107,7 @@ class Dealer:
                 yield request
 
     def _next_run(self, replica: int) -> list[Request] | None:
-        """A replica's next neighbours (perhaps none of them needs an engine); None: nothing is left for it."""
+        """A replica's next requests (an empty list where none needs an engine); None: nothing is left for it."""
         assert self._listed is not None
         assert self._shares is not None
         with self._reading:
@@ -120,13 +116,13 @@ class Dealer:
             try:
                 places = self._shares.take(replica)
                 return list(self._listed.between(places.start, places.stop)) if places else None
-            except BaseException as fault:  # raised by the thread that called run(), when all that was sent is answered
+            except BaseException as fault:  # run() raises it once everything that was sent is answered
                 self.fault = fault
                 return None
 
     def _of_stream(self, replica: int) -> Iterator[Request]:
         while self._wait_for(replica, self.run):
-            with self._reading:  # for a whole run, however slowly it comes
+            with self._reading:  # for a whole run, however slowly it arrives
                 for _ in range(self.run):
                     request = self._read()
                     if request is None or not self._enter(replica):
@@ -143,13 +139,13 @@ class Dealer:
             return None
 
     def _enter(self, replica: int) -> bool:
-        there = self._wait_for(replica, 1)
+        has_room = self._wait_for(replica, 1)
         with self._room:
             self._free[replica] -= 1
-        return there
+        return has_room
 
     def _wait_for(self, replica: int, room: int) -> bool:
-        """Until a replica has room for so many; False: nobody waits any more."""
+        """Wait until a replica has room for so many requests; False: stopped."""
         with self._room:
             self._room.wait_for(lambda: self._free[replica] >= room or self._stopped)
             return not self._stopped

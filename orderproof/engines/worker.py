@@ -1,21 +1,27 @@
-"""The engine's child process: drives vLLM step by step and speaks JSON lines.
+"""The engine's child process: drives vLLM step by step.
 
-In: commands on standard input, one JSON object a line. Out: events on standard output, one JSON object a line.
-This one file imports the standard library and vLLM alone, so that it runs in any environment that has vLLM: the parent
-sends it as text to the interpreter that `engine.command` names. It knows nothing of jobs, orders, trials or trackers,
-sorts nothing, and answers under the numbers that the parent gave.
+This file imports only the standard library and vLLM, so that it runs in any environment that has vLLM: the parent sends
+it as text to the interpreter that `engine.command` names. It keeps the order of the requests.
 
-Commands, in the order in which they may come:
+The protocol: the parent writes commands to standard input, one JSON object a line, and reads events from standard
+output, one JSON object a line. Commands, in the order in which they may come, and the events that answer them:
+
     {"op": "load", "args": {EngineArgs}, "sampling": {SamplingParams}, "adapters": {name: folder}, "env": {...},
-     "share": {...} or null}
-                                                         → loaded | load_failed
-        with "routing": the text of worker_routing.py, in an engine whose routes can be taken
-    {"op": "probe", "mib": 256}                          → probed
-    {"op": "pass", "sampling": {...}, "queue": 32}       → request lines follow, then "end"; "routing": see there
-        {"op": "request", "n": 0, "ids": [token, ...], "sampling": {...} or null, "lora": "name" or null}
-        {"op": "end"}                                    → outputs and steps as they come, then pass_done
-    end of standard input                                → the process and all it started end at once
-Events: loaded, load_failed, probed, output, routes, failed, steps, idle, pass_done, died.
+     "share": {replica, replicas, ranks, devices, own} or null, "routing": text of worker_routing.py (optional)}
+        → loaded: load_s, versions, machine, settings       | load_failed: error, kind
+    {"op": "probe", "mib": 256}
+        → probed: seconds
+    {"op": "pass", "sampling": {...}, "queue": 32, "routing": {...} (optional, see worker_routing.py)}
+    {"op": "request", "n": 0, "ids": [token, ...], "sampling": {...} or null, "lora": "name" or null}    any number
+    {"op": "end"}
+        → output: n, completions, cached, scheduled, at_s   | failed: n, error       of each request, as it finishes
+        → routes: n, and shape, bytes_per_expert, experts, or missing               before its output, if captured
+        → steps: ms, running, waiting                       lists, at least every HEARTBEAT_S while steps run
+        → idle                                              heartbeat while the pass waits for requests
+        → pass_done: wall_s, steal, accelerator, preempted, prefix_queries, prefix_hits
+    end of standard input: the process and everything that it started end at once
+
+An error that ends the engine → died: error, kind.
 """
 
 from __future__ import annotations
@@ -40,10 +46,13 @@ Commands = queue.Queue[Line]
 
 STEPS_PER_EVENT = 256
 HEARTBEAT_S = 5.0
-SILENT_AFTER_S = 2.0  # a parent that has prompts at hand writes the first batch in far less
-GATHERING_S = 20.0  # for the first batch of a parent whose prompts come one by one
-LOWEST_LOGPROB = -9999.0  # JSON has no −∞; vLLM's server says this too
-READ_AHEAD_LINES = 64  # requests parsed ahead of the engine; the pipe holds back the rest
+SILENT_AFTER_S = 2.0  # a parent that has its prompts writes the first batch in far less
+GATHERING_S = 20.0  # to collect the first batch of a parent whose prompts come one by one
+LOWEST_LOGPROB = -9999.0  # JSON has no −∞; vLLM's server sends this value too
+READ_AHEAD_LINES = 64  # requests parsed ahead of the engine; the rest waits in the pipe
+
+
+# -- the process -------------------------------------------------------------------------------------------------------
 
 
 def main() -> None:
@@ -57,7 +66,7 @@ def main() -> None:
 
 
 def _take_stdout() -> IO[str]:
-    """Keep standard output for events alone: whatever vLLM or a library prints goes to standard error."""
+    """Reserve standard output for events: whatever vLLM or a library prints goes to standard error."""
     events = os.fdopen(os.dup(1), "w", buffering=1 << 16, encoding="utf-8")
     os.dup2(2, 1)
     sys.stdout = sys.stderr
@@ -65,7 +74,7 @@ def _take_stdout() -> IO[str]:
 
 
 def die_with_parent() -> None:
-    """Ask the kernel for SIGKILL when the parent dies (Linux); end at once if it is dead already."""
+    """Ask the kernel for SIGKILL when the parent dies (Linux); end at once if it has died already."""
     parent = os.getppid()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
@@ -74,8 +83,8 @@ def die_with_parent() -> None:
 
 
 def end_group(code: int) -> None:
-    """End this process and every process that it started: a separate engine core would keep its memory otherwise."""
-    if os.getpgrp() == os.getpid():  # only where the parent gave this process a group of its own
+    """End this process and every process that it started; a separate engine core would otherwise keep its memory."""
+    if os.getpgrp() == os.getpid():  # only if the parent gave this process its own group
         os.killpg(0, signal.SIGKILL)
     os._exit(code)
 
@@ -86,14 +95,17 @@ def _read_commands(commands: Commands) -> None:
     end_group(3)
 
 
+# -- loading and passes ------------------------------------------------------------------------------------------------
+
+
 class Session:
     """One loaded engine and the passes that run on it."""
 
     def __init__(self, out: IO[str]) -> None:
         self.out = out
         self.engine: Any = None  # vLLM's LLMEngine, once loaded
-        self.stats: Any = None  # what vLLM's scheduler says of itself, likewise
-        self.routing: Any = None  # worker_routing.py's Routing, in an engine whose routes can be taken
+        self.stats: Any = None  # the scheduler's statistics, likewise
+        self.routing: Any = None  # worker_routing.py's Routing, if the parent sent it
         self.adapters: dict[str, Any] = {}  # vLLM's LoRARequest, by name
         self.probe_buffers: list[tuple[object, object, int]] = []
 
@@ -105,14 +117,16 @@ class Session:
         operation = command["op"]
         try:
             if operation == "load":
-                os.environ.update(command["env"])  # here too: a container does not inherit the parent's
+                os.environ.update(command["env"])  # again here: a container does not inherit them
                 self.load(command)
             elif operation == "probe":
                 self.emit("probed", seconds=self.probe(command["mib"]))
             elif operation == "pass":
                 self.run_pass(command, commands)
         except Exception as error:
-            self.emit("load_failed" if operation == "load" else "died", error=_plain(error), kind=type(error).__name__)
+            self.emit(
+                "load_failed" if operation == "load" else "died", error=_error_text(error), kind=type(error).__name__
+            )
             self.out.flush()
             import traceback
 
@@ -121,16 +135,16 @@ class Session:
         self.out.flush()
 
     def load(self, command: Line) -> None:
-        """Check every name before the minutes that loading takes, then load, then check what depends on the model."""
+        """Check every name, because loading takes minutes; load; then check what depends on the model."""
         started, args = time.perf_counter(), command["args"]
         devices = pin_devices(**command["share"]) if command.get("share") else None
         sampler = _Sampler(command["sampling"])
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
-        _refuse_unknown("engine.args", args, [field.name for field in dataclasses.fields(EngineArgs)])
-        _refuse_batch_invariance()
-        module = _module("worker_routing", command["routing"]) if "routing" in command else None
+        _check_names("engine.args", args, [field.name for field in dataclasses.fields(EngineArgs)])
+        _check_batch_invariance()
+        module = _load_module("worker_routing", command["routing"]) if "routing" in command else None
         if module:
             args = module.engine_args(args)
         stats_class = _stats_class()
@@ -146,9 +160,9 @@ class Session:
         """vLLM's own check of sampling against the model: tokens that it has, grammars that compile, and so on."""
         prompt, tasks = {"type": "token", "prompt_token_ids": [0]}, self.engine.get_supported_tasks()
         try:
-            self.engine.input_processor.process_inputs("check", prompt, sampler.usual, tasks)
+            self.engine.input_processor.process_inputs("check", prompt, sampler.default, tasks)
         except Exception as error:
-            raise ValueError(f"the job's sampling does not fit the model: {_plain(error)}") from None
+            raise ValueError(f"the job's sampling does not fit the model: {_error_text(error)}") from None
 
     def _load_adapters(self, folders: Line) -> None:
         if not folders:
@@ -156,7 +170,7 @@ class Session:
         from vllm.lora.request import LoRARequest
         from vllm.triton_utils import HAS_TRITON
 
-        if not HAS_TRITON and self.engine.vllm_config.model_config.is_moe:  # it would die at the first step
+        if not HAS_TRITON and self.engine.vllm_config.model_config.is_moe:  # the engine would die at the first step
             raise ValueError(
                 "engine.lora_modules: with adapters vLLM runs a mixture of experts on Triton's kernels alone, and "
                 "there is no Triton here. Leave them out, or use an engine on a GPU"
@@ -166,10 +180,10 @@ class Session:
             try:
                 self.engine.add_lora(self.adapters[name])
             except Exception as error:
-                raise ValueError(f"engine.lora_modules.{name} cannot be loaded: {_plain(error)}") from None
+                raise ValueError(f"engine.lora_modules.{name} cannot be loaded: {_error_text(error)}") from None
 
     def probe(self, mib: int) -> float:
-        """Median seconds to stream `mib` MiB through memory, all allowed processors at once."""
+        """Median seconds to stream `mib` MiB through memory, on all allowed processors at once."""
         threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         share = (mib << 20) // threads
         if [size for *_, size in self.probe_buffers] != [share] * threads:
@@ -190,32 +204,34 @@ class Session:
         return sorted(times)[len(times) // 2]
 
     def run_pass(self, command: Line, commands: Commands) -> None:
-        """Feed a bounded queue in the given order and step until all is out."""
+        """Feed a bounded queue in the given order, and step until every request is answered."""
         engine, limit = self.engine, command["queue"]
         sampler = _Sampler(command["sampling"])
         if engine.vllm_config.cache_config.enable_prefix_caching and not engine.reset_prefix_cache():
-            raise RuntimeError("vLLM did not empty its prefix cache, so this pass would find what the last one left")
+            raise RuntimeError(
+                "vLLM did not empty its prefix cache, so this pass would find the prefixes of the last one"
+            )
         self.stats.clear()
         if self.routing:
             self.routing.begin(command.get("routing") or {})
         steps = _StepLog(self)
-        # As many as fit, so that the first batch does not depend on how fast the parent writes; fewer where it falls
-        # silent or takes too long, because its own prompts come as a stream.
+        # As many as fit, so that the first batch does not depend on how fast the parent writes; fewer if the parent
+        # pauses or takes too long, because its prompts come as a stream.
         first = self._take(commands, limit, wait=True, patience_s=SILENT_AFTER_S)
         steal, hardware = CpuSteal(), accelerator()
         started = time.perf_counter()
-        flying, ended = self._feed(first, sampler)  # not the engine's own count, which is of samples
-        while flying or not ended:
-            if not ended and flying < limit:
-                added, ended = self._feed(self._take(commands, limit - flying, wait=not flying), sampler)
-                flying += added
-                if not flying:
+        in_flight, ended = self._feed(first, sampler)  # requests; the engine itself counts samples
+        while in_flight or not ended:
+            if not ended and in_flight < limit:
+                added, ended = self._feed(self._take(commands, limit - in_flight, wait=not in_flight), sampler)
+                in_flight += added
+                if not in_flight:
                     continue
             before = time.perf_counter()
             outputs = engine.step()
             now = time.perf_counter()
             steps.add(now - before, self.stats.running, self.stats.waiting, now)
-            flying -= self._emit_outputs(outputs, now - started)
+            in_flight -= self._emit_outputs(outputs, now - started)
         wall_s = time.perf_counter() - started
         steps.flush()
         self.emit(
@@ -226,13 +242,13 @@ class Session:
             **self.stats.sums,
         )
         self.out.flush()
-        _give_memory_back()
+        _trim_memory()
 
     def _take(self, commands: Commands, most: int, *, wait: bool, patience_s: float = 0.0) -> list[Line]:
-        """Up to `most` lines: those that are there, and each that comes within `patience_s` of the last.
+        """Up to `most` lines: those that are available, and each that comes within `patience_s` of the last.
 
         Args:
-            wait: for a first one, however long it takes.
+            wait: for the first line, however long it takes.
         """
         lines, until = [self._wait(commands)] if wait else [], time.monotonic() + GATHERING_S
         with contextlib.suppress(queue.Empty):
@@ -241,7 +257,7 @@ class Session:
         return lines
 
     def _wait(self, commands: Commands) -> Line:
-        """The next line, however long it takes, with signs of life meanwhile."""
+        """The next line, however long it takes, with heartbeats meanwhile."""
         while True:
             with contextlib.suppress(queue.Empty):
                 return commands.get(timeout=HEARTBEAT_S)
@@ -249,9 +265,9 @@ class Session:
             self.out.flush()
 
     def _feed(self, lines: list[Line], sampler: _Sampler) -> tuple[int, bool]:
-        """Hand requests to the engine. A request that it refuses is answered as failed; the others go on.
+        """Give requests to the engine. A request that it refuses is answered as failed; the others go on.
 
-        Returns how many it took, and whether these were the last.
+        Returns how many the engine took, and whether these were the last.
         """
         from vllm.exceptions import VLLMClientError
 
@@ -265,7 +281,7 @@ class Session:
                 self.engine.add_request(str(line["n"]), prompt, params, lora_request=lora)
                 taken += 1
             except (VLLMClientError, ValueError, TypeError) as error:
-                self.emit("failed", n=line["n"], error=_plain(error))
+                self.emit("failed", n=line["n"], error=_error_text(error))
         return taken, False
 
     def _adapter(self, name: str | None) -> Any:
@@ -284,43 +300,46 @@ class Session:
             self.emit(
                 "output",
                 n=int(output.request_id),
-                completions=[_completion(one) for one in output.outputs],
+                completions=[_completion(sample) for sample in output.outputs],
                 cached=output.num_cached_tokens or 0,
                 scheduled=output.metrics.scheduled_ts if output.metrics else 0.0,
                 at_s=round(at_s, 6),
             )
         if done:
-            self.out.flush()  # a finished request leaves this process at once: a kill loses none
+            self.out.flush()  # at once, so that a kill loses no finished request
         return done
 
 
-def _completion(one: Any) -> dict[str, Any]:
-    """One sample of a request, under the names that the parent has for its parts."""
+# -- requests and answers ----------------------------------------------------------------------------------------------
+
+
+def _completion(sample: Any) -> dict[str, Any]:
+    """One sample of a request, as the fields of the parent's `Completion`."""
     parts = {
-        "token_ids": list(one.token_ids),
-        "text": one.text,
-        "finish_reason": one.finish_reason,
-        "stop_reason": one.stop_reason,
+        "token_ids": list(sample.token_ids),
+        "text": sample.text,
+        "finish_reason": sample.finish_reason,
+        "stop_reason": sample.stop_reason,
     }
-    if one.logprobs is not None:
+    if sample.logprobs is not None:
         parts["logprobs"] = [
-            [[token, max(about.logprob, LOWEST_LOGPROB), about.decoded_token or ""] for token, about in likely.items()]
-            for likely in one.logprobs
+            [[token, max(entry.logprob, LOWEST_LOGPROB), entry.decoded_token or ""] for token, entry in likely.items()]
+            for likely in sample.logprobs
         ]
     return parts
 
 
 class _Sampler:
-    """vLLM's SamplingParams from plain mappings, the usual case made once."""
+    """vLLM's SamplingParams from plain mappings; the pass's own are created once."""
 
     def __init__(self, base: Line) -> None:
         self.base = base
-        self.usual = self._make({})
+        self.default = self._params({})
 
     def params(self, own: Line | None) -> object:
-        return self._make(own) if own else self.usual
+        return self._params(own) if own else self.default
 
-    def _make(self, own: Line) -> object:
+    def _params(self, own: Line) -> object:
         from vllm import SamplingParams
         from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, StructuredOutputsParams
 
@@ -331,28 +350,31 @@ class _Sampler:
         ):
             if isinstance(fields.get(key), dict):
                 fields[key] = kind(**fields[key])
-        if isinstance(fields.get("logit_bias"), dict):  # JSON has texts for keys
+        if isinstance(fields.get("logit_bias"), dict):  # JSON's keys are strings
             fields["logit_bias"] = {int(token): bias for token, bias in fields["logit_bias"].items()}
-        _refuse_unknown("sampling", fields, SamplingParams.__struct_fields__)
-        _refuse_seed(fields.get("seed"))
+        _check_names("sampling", fields, SamplingParams.__struct_fields__)
+        _check_seed(fields.get("seed"))
         return SamplingParams(**fields, output_kind=RequestOutputKind.FINAL_ONLY)
 
 
-def _refuse_unknown(where: str, given: Line, known: Sequence[str]) -> None:
+def _check_names(where: str, given: Line, known: Sequence[str]) -> None:
     for key in given:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
-            raise ValueError(f"{where}.{key} is not one of vLLM's" + (f": did you mean {near[0]!r}?" if near else ""))
+            raise ValueError(f"{where}.{key} is unknown to vLLM" + (f": did you mean {near[0]!r}?" if near else ""))
 
 
-def _refuse_seed(seed: object) -> None:
-    """vLLM looks at a seed only in the step that draws with it, and one that does not fit ends the engine there."""
+def _check_seed(seed: object) -> None:
+    """vLLM reads a seed only in the step that draws with it, where a value out of range ends the engine."""
     if seed is not None and not (isinstance(seed, int) and -(2**63) <= seed < 2**63):
-        raise ValueError(f"sampling.seed must be a whole number of 64 bits, not {seed!r}")
+        raise ValueError(f"sampling.seed must be an integer of 64 bits, not {seed!r}")
+
+
+# -- measurements ------------------------------------------------------------------------------------------------------
 
 
 class _StepLog:
-    """Step times and batch sizes, sent in lots; a lot at least every few seconds is the sign of life."""
+    """Step times and batch sizes, sent in chunks; a chunk at least every HEARTBEAT_S is the heartbeat."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -377,7 +399,7 @@ class _StepLog:
 
 
 def _stats_class() -> Any:
-    """A class for vLLM to make one of: what its scheduler said of the newest step, and its sums over a pass."""
+    """A class that vLLM instantiates: the scheduler's statistics of the newest step, and sums over a pass."""
     from vllm.v1.metrics.loggers import StatLoggerBase
 
     class StepStats(StatLoggerBase):
@@ -410,11 +432,14 @@ def _stats_class() -> Any:
     return StepStats
 
 
-def _refuse_batch_invariance() -> None:
-    """Where vLLM has no batch-invariant mode but would say so late, if at all.
+# -- engine and devices ------------------------------------------------------------------------------------------------
 
-    Tried with 0.32 on CPUs: a mixture of experts does not load ("No Unquantized MoE backend supports …"), a dense model
-    does, and dies at its first step. vLLM's documentation asks for the devices that the message names.
+
+def _check_batch_invariance() -> None:
+    """Raise ValueError on devices for which vLLM has no batch-invariant mode; vLLM itself says so late, or never.
+
+    With 0.32 on CPUs a mixture of experts does not load ("No Unquantized MoE backend supports …"), and a dense model
+    loads and dies at its first step. The devices in the message are those of vLLM's documentation.
     """
     if os.environ.get("VLLM_BATCH_INVARIANT", "0") == "0":
         return
@@ -427,16 +452,16 @@ def _refuse_batch_invariance() -> None:
         )
 
 
-def _module(name: str, source: str) -> Any:
-    """A module from its text: it needs no file here."""
+def _load_module(name: str, source: str) -> Any:
+    """Import a module from its text, without a file."""
     module = types.ModuleType(name)
-    sys.modules[name] = module  # dataclasses look there
+    sys.modules[name] = module  # dataclasses look it up there
     exec(compile(source, f"{name}.py", "exec"), module.__dict__)
     return module
 
 
 def _describe(engine: Any, devices: list[str] | None) -> dict[str, Any]:
-    """Versions, device and the settings that vLLM arrived at."""
+    """Versions, device, and the settings that vLLM chose."""
     import platform
 
     import torch
@@ -470,19 +495,19 @@ def _describe(engine: Any, devices: list[str] | None) -> dict[str, Any]:
 
 
 def pin_devices(replica: int, replicas: int, ranks: int, devices: list[str] | None, own: list[str]) -> list[str]:
-    """Keep this process to the devices of one of several replicas, before vLLM touches any, and name them.
+    """Restrict this process to the devices of one replica before vLLM uses any, and return their names.
 
-    Accelerators where vLLM is built for them, otherwise processors.
+    Devices are accelerators where vLLM is built for them, otherwise processors.
 
     Args:
         ranks: devices that vLLM takes (accelerators), or worker processes that share them (processors).
         devices: named by the user; None: an equal part of those that this process may use.
-        own: variables that the user set, which win.
+        own: variables that the user set; these stay as they are.
     """
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
-        return _keep_to_processors(replica, replicas, ranks, devices, own)
+        return _pin_processors(replica, replicas, ranks, devices, own)
     variable = current_platform.device_control_env_var
     if devices is None:
         listed = [word for word in os.environ.get(variable, "").split(",") if word]
@@ -495,10 +520,8 @@ def pin_devices(replica: int, replicas: int, ranks: int, devices: list[str] | No
     return devices
 
 
-def _keep_to_processors(
-    replica: int, replicas: int, ranks: int, devices: list[str] | None, own: list[str]
-) -> list[str]:
-    """Bind this process to its processors, with one computing thread for each core of them."""
+def _pin_processors(replica: int, replicas: int, ranks: int, devices: list[str] | None, own: list[str]) -> list[str]:
+    """Bind this process to its processors, with one computing thread per core."""
     import torch
 
     if "VLLM_CPU_OMP_THREADS_BIND" in own or not hasattr(os, "sched_setaffinity"):
@@ -513,9 +536,9 @@ def _keep_to_processors(
                          "lower engine.replicas, or name its processors in engine.devices")  # fmt: skip
     processors = sorted(processor for core in cores for processor in core)
     for task in os.listdir("/proc/self/task"):
-        with contextlib.suppress(ProcessLookupError):  # a thread that ended meanwhile
+        with contextlib.suppress(ProcessLookupError):  # the thread has ended
             os.sched_setaffinity(int(task), processors)
-    # vLLM binds the threads of worker processes of its own by this, and leaves those of this process alone.
+    # vLLM binds the threads of its own worker processes by this variable, but not those of this process.
     firsts = [str(core[0]) for core in cores]
     parts = [firsts[rank * len(cores) // ranks : (rank + 1) * len(cores) // ranks] for rank in range(ranks)]
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(",".join, parts))
@@ -526,7 +549,7 @@ def _keep_to_processors(
 
 
 def _cores(processors: set[int]) -> list[list[int]]:
-    """Processors by the core that they share, cores of one package beside each other."""
+    """Processors grouped by their core; cores of one package are neighbours."""
 
     def core(processor: int) -> tuple[int, int]:
         folder = f"/sys/devices/system/cpu/cpu{processor}/topology"
@@ -550,8 +573,11 @@ def _processor() -> str:
     return "CPU"
 
 
+# -- the machine -------------------------------------------------------------------------------------------------------
+
+
 class CpuSteal:
-    """Share of processor time that the host took since this was made; 0 where the system does not tell."""
+    """Share of processor time that the host has taken since creation; 0 where the system does not report it."""
 
     def __init__(self) -> None:
         self.before = self._read()
@@ -569,7 +595,7 @@ class CpuSteal:
 
 
 def accelerator(prefix: str = "") -> dict[str, float]:
-    """Clock, temperature and throttling of the NVIDIA devices, worst of all; empty where there are none."""
+    """Lowest clock, highest temperature and throttling of the NVIDIA devices; empty where there are none."""
     try:
         import vllm.third_party.pynvml
 
@@ -583,18 +609,18 @@ def accelerator(prefix: str = "") -> dict[str, float]:
             "throttled": max(bool(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(h) & slow) for h in handles),
         }
         return {prefix + key: float(value) for key, value in readings.items()}
-    except Exception:  # any fault of an optional library means: no reading
+    except Exception:  # an optional library: any fault means no reading
         return {}
 
 
-def _give_memory_back() -> None:
+def _trim_memory() -> None:
     """Return freed pages to the system: without it resident memory grows over thousands of requests."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _plain(error: BaseException) -> str:
-    """The error's own words on one line; of a chain, the first cause, which names what was wrong."""
+def _error_text(error: BaseException) -> str:
+    """The error's message on one line; of a chain, that of the first cause, which names what was wrong."""
     while error.__cause__ is not None:
         error = error.__cause__
     return " ".join(str(error).split())[:2000] or type(error).__name__

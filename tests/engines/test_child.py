@@ -49,7 +49,7 @@ def test_what_is_no_event_is_in_the_log(start: Start) -> None:
 
 
 def test_an_end_is_told_with_its_code_and_the_last_words_of_this_child_alone(start: Start) -> None:
-    with pytest.raises(EngineError, match=r"process ended with code 3; it last said: Out of luck \(its log: .*it\.log"):
+    with pytest.raises(EngineError, match=r"process ended with code 3; last line: Out of luck \(its log: .*it\.log"):
         start("print('Out of luck', file=sys.stderr); sys.exit(3)").next(WAIT_S)
     with pytest.raises(EngineError) as told:
         start("import os; os.kill(os.getpid(), 9)").next(WAIT_S)
@@ -71,7 +71,7 @@ def test_a_child_that_closes_its_output_and_goes_on_is_told_and_ended(
 def test_a_silent_child_is_ended(start: Start) -> None:
     silent = start("time.sleep(600)")
     process = psutil.Process(silent.pid)
-    with pytest.raises(EngineError, match="gave no sign of life"):
+    with pytest.raises(EngineError, match="no heartbeat"):
         silent.next(0.1)
     assert not process.is_running()
     with pytest.raises(EngineError, match="closed"):

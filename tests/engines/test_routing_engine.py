@@ -15,7 +15,7 @@ import pytest
 
 from orderproof.engines.protocol import Failure, Output, Request
 from orderproof.engines.routing_engine import Routed, RoutingEngine
-from orderproof.engines.worker_routing import Heard, Returned, Span, Step, Trace, opportunistic
+from orderproof.engines.worker_routing import HookRouting, ReturnedRouting, Span, Step, Trace, opportunistic
 from orderproof.job.spec import EngineSpec
 from orderproof.routing.experts import bit_sets, distinct
 from tests.conftest import GREEDY, ROOT, run_demo
@@ -234,7 +234,7 @@ def test_a_layer_of_zeros_is_left_out_only_where_nobody_can_have_chosen_it(top_k
     experts = np.zeros((4, 3, top_k), np.uint8)  # of 4 tokens in 3 layers
     experts[:, 1] = 3
     answer = SimpleNamespace(routed_experts=experts, token_ids=[7, 8])
-    returned = Returned()
+    returned = ReturnedRouting()
     returned.begin({"capture": True})
     routes = returned.take(SimpleNamespace(prompt_token_ids=[4, 5, 6], outputs=[answer]))
     assert routes is not None
@@ -277,7 +277,7 @@ def test_a_step_that_not_every_layer_told_of_is_a_fault() -> None:
 @pytest.mark.parametrize("capturing", [False, True])
 def test_a_pass_that_captures_nothing_remembers_no_request(capturing: bool) -> None:
     """A lossy batch may have millions of them; its steps still know which rows decode."""
-    heard = object.__new__(Heard)
+    heard = object.__new__(HookRouting)
     heard.routers, heard.traces, heard.step = [SimpleNamespace()], {}, Step([], [None])
     heard.active, heard.capturing, heard.prepare = True, capturing, lambda scheduled: "prepared"
     for computed, count in ((0, 4), (4, 1), (5, 1)):
