@@ -78,7 +78,7 @@ def restore(
     as_json: Json = False,
 ) -> None:
     """Put outputs back in the order of the prompts file."""
-    from orderproof.orders.reorder_files import restore_file
+    from orderproof.orders.restore_files import restore_file
 
     rows = restore_file(outputs, like, output)
     if output != "-":

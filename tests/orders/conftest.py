@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from tests.support.row_files import write_rows
 
 WORDS = {
     "code": "def return list function python loop string index class import test value array sort key",
@@ -32,3 +35,9 @@ def some_prompts() -> Callable[..., list[dict[str, Any]]]:
         ]
 
     return make
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    rows = [{"id": f"p{i}", "text": "word " * (1 + 7 * i % 20), "label": "ab"[i % 2]} for i in range(20)]
+    return write_rows(tmp_path / "prompts.jsonl", rows)

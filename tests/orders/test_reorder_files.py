@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import hashlib
 import io
-import json
 import os
 import stat
 import subprocess
@@ -22,56 +21,24 @@ import pytest
 
 from orderproof.job.errors import OrderproofError
 from orderproof.job.spec import OrderSpec
+from orderproof.orders.destination import ReorderError
 from orderproof.orders.order import OrderError
 from orderproof.orders.registry import make_order
-from orderproof.orders.reorder_files import ReorderError, reorder_file, restore_file
+from orderproof.orders.reorder_files import reorder_file
+from orderproof.orders.restore_files import restore_file
 from orderproof.orders.view import view_of
 from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.row_files import RowError
 from orderproof.prompts.tokenization import tokenize
 from tests.support.routed import make_routed
+from tests.support.row_files import read_rows, write_rows
 from tests.support.tiny_tokenizer import job_of
 
 SHUFFLED, LENGTH, LABEL = OrderSpec(method="shuffled", seed=1), OrderSpec(method="length"), OrderSpec(method="label")
 
 
-IMPORTS = "from orderproof.job.spec import OrderSpec; from orderproof.orders.reorder_files import *"
-
-
-def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
-    return path
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_bytes().split(b"\n") if line]
-
-
-@pytest.fixture
-def prompts(tmp_path: Path) -> Path:
-    rows = [{"id": f"p{i}", "text": "word " * (1 + 7 * i % 20), "label": "ab"[i % 2]} for i in range(20)]
-    return write_rows(tmp_path / "prompts.jsonl", rows)
-
-
-def outputs_of(sorted_file: Path) -> list[dict[str, Any]]:
-    """What a tool that keeps the order of its requests might write."""
-    return [{"custom_id": row["id"], "response": row["text"].upper()} for row in read_rows(sorted_file)]
-
-
-def test_outputs_of_another_tool_come_back_in_the_prompts_order(prompts: Path, tmp_path: Path) -> None:
-    order = reorder_file(prompts, tmp_path / "sorted.jsonl", LENGTH)
-    sent = read_rows(tmp_path / "sorted.jsonl")
-    assert sent == order.apply(read_rows(prompts))
-    assert sent != read_rows(prompts)
-    outputs = write_rows(tmp_path / "outputs.jsonl", outputs_of(tmp_path / "sorted.jsonl"))
-    assert restore_file(outputs, prompts, tmp_path / "restored.jsonl") == 20
-    assert [row["custom_id"] for row in read_rows(tmp_path / "restored.jsonl")] == [f"p{i}" for i in range(20)]
-
-
-def test_sorted_and_restored_a_file_is_what_it_was(prompts: Path, tmp_path: Path) -> None:
-    reorder_file(prompts, tmp_path / "sorted.jsonl", SHUFFLED)
-    restore_file(tmp_path / "sorted.jsonl", prompts, tmp_path / "restored.jsonl")
-    assert (tmp_path / "restored.jsonl").read_bytes() == prompts.read_bytes()
+IMPORTS = "from orderproof.job.spec import OrderSpec; from orderproof.orders.reorder_files import *; "
+IMPORTS += "from orderproof.orders.restore_files import *"
 
 
 def test_lines_keep_their_bytes(tmp_path: Path) -> None:
@@ -106,13 +73,6 @@ def test_parquet_rows_keep_their_values_types_and_metadata(tmp_path: Path) -> No
     assert pq.read_table(tmp_path / "back.parquet").equals(table)
 
 
-def test_outputs_in_parquet_are_put_back_by_prompts_in_json_lines(prompts: Path, tmp_path: Path) -> None:
-    reorder_file(prompts, tmp_path / "sorted.jsonl", SHUFFLED)
-    pq.write_table(pa.Table.from_pylist(outputs_of(tmp_path / "sorted.jsonl")), tmp_path / "outputs.parquet")
-    restore_file(tmp_path / "outputs.parquet", prompts, tmp_path / "restored.parquet")
-    assert pq.read_table(tmp_path / "restored.parquet")["custom_id"].to_pylist() == [f"p{i}" for i in range(20)]
-
-
 def test_a_batch_apis_requests_are_sorted_by_the_words_in_their_bodies(tmp_path: Path) -> None:
     rows = [
         {
@@ -126,43 +86,6 @@ def test_a_batch_apis_requests_are_sorted_by_the_words_in_their_bodies(tmp_path:
     assert [row["custom_id"] for row in read_rows(tmp_path / "out.jsonl")] == ["r4", "r3", "r2", "r1", "r0"]
 
 
-def test_a_batch_files_outputs_are_put_back_in_the_order_of_its_requests(tmp_path: Path) -> None:
-    url = "/v1/completions"
-    rows = [{"custom_id": f"r{i}", "method": "POST", "url": url, "body": {"prompt": "w" * i}} for i in range(5)]
-    batch = write_rows(tmp_path / "in.jsonl", rows)
-    reorder_file(batch, tmp_path / "sorted.jsonl", LENGTH)
-    answers = [
-        {"id": "x", "custom_id": row["custom_id"], "response": {"status_code": 200, "body": {}}, "error": None}
-        for row in read_rows(tmp_path / "sorted.jsonl")
-    ]
-    restore_file(write_rows(tmp_path / "answers.jsonl", answers), batch, tmp_path / "restored.jsonl")
-    assert [row["custom_id"] for row in read_rows(tmp_path / "restored.jsonl")] == [f"r{i}" for i in range(5)]
-
-
-def test_a_number_as_id_is_the_same_as_its_digits(tmp_path: Path) -> None:
-    like = write_rows(tmp_path / "in.jsonl", [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}])
-    outputs = write_rows(tmp_path / "out.jsonl", [{"id": "2"}, {"id": "1"}])
-    restore_file(outputs, like, tmp_path / "restored.jsonl")
-    assert read_rows(tmp_path / "restored.jsonl") == [{"id": "1"}, {"id": "2"}]
-
-
-def test_missing_double_and_unknown_ids_are_named_and_nothing_is_written(prompts: Path, tmp_path: Path) -> None:
-    ids = [f"p{i}" for i in range(2, 20)] + ["p5", "q1"]
-    outputs = write_rows(tmp_path / "outputs.jsonl", [{"id": id} for id in ids])
-    target = tmp_path / "restored.jsonl"
-    target.write_text("as before")
-    with pytest.raises(ReorderError, match=r"2 missing \(p0, p1\); 1 given twice \(p5 on 4 and 19\); 1 unknown \(q1\)"):
-        restore_file(outputs, prompts, target)
-    assert target.read_text() == "as before"
-    assert not list(tmp_path.glob(".*"))
-
-
-def test_only_the_first_of_many_missing_ids_are_named(prompts: Path, tmp_path: Path) -> None:
-    outputs = write_rows(tmp_path / "outputs.jsonl", [{"id": "p19"}])
-    with pytest.raises(ReorderError, match=r"19 missing \(p0, p1, p2, p3, p4, …\)"):
-        restore_file(outputs, prompts, tmp_path / "restored.jsonl")
-
-
 @pytest.mark.parametrize(
     ("content", "told"),
     [
@@ -174,7 +97,7 @@ def test_only_the_first_of_many_missing_ids_are_named(prompts: Path, tmp_path: P
         (b'{"id": "a"}\n{"text": "b"}\n', "line 2: has no `id`"),
         (b'{"id": null}\n', "line 1: has no `id`"),
         (b'{"id": true}\n', "line 1: `id` must be text"),
-        (b'{"id": "a"}\n{"id": "b"}\n\n{"id": "a"}\n', "id 'a' on 4 stands already on 1"),
+        (b'{"id": "a"}\n{"id": "b"}\n\n{"id": "a"}\n', "duplicate id 'a' on line 4, first on line 1"),
         (b'{"id": "a"}\n\x00\n', "line 2: is not JSON"),
         (b"PAR1 but no more", "not readable as Parquet"),
         (b"[" * 100_000, "line 1: .*JSON"),
@@ -192,7 +115,7 @@ def test_a_flawed_file_is_named_with_its_line_and_nothing_is_written(tmp_path: P
 
 def test_what_the_order_needs_and_a_row_lacks_is_named(tmp_path: Path) -> None:
     source = write_rows(tmp_path / "in.jsonl", [{"id": "a", "text": "x", "label": "l"}, {"id": "b"}])
-    with pytest.raises(OrderError, match=r"in\.jsonl, line 2 \(id 'b'\): no text"):
+    with pytest.raises(OrderError, match=r"in\.jsonl, line 2 \(id 'b'\): .*no text"):
         reorder_file(source, tmp_path / "out.jsonl", LENGTH)
     with pytest.raises(OrderError, match=r"in\.jsonl, line 2 \(id 'b'\) has no `label`"):
         reorder_file(source, tmp_path / "out.jsonl", LABEL)
@@ -206,7 +129,7 @@ def test_a_missing_file_a_folder_and_another_kind_are_refused(prompts: Path, tmp
         reorder_file(tmp_path, tmp_path / "out.jsonl", SHUFFLED)
     with pytest.raises(ReorderError, match="is a folder"):
         reorder_file(prompts, tmp_path, SHUFFLED)
-    with pytest.raises(ReorderError, match=r"Name a \.jsonl file"):
+    with pytest.raises(ReorderError, match=r"Give a \.jsonl file"):
         reorder_file(prompts, tmp_path / "out.parquet", SHUFFLED)
 
 
@@ -219,12 +142,6 @@ def test_neither_command_overwrites_the_prompts(prompts: Path, tmp_path: Path) -
         with pytest.raises(ReorderError, match="would be overwritten"):
             restore_file(prompts, prompts, target)
     assert prompts.read_bytes() == before
-
-
-def test_outputs_may_be_put_back_in_place(prompts: Path, tmp_path: Path) -> None:
-    reorder_file(prompts, tmp_path / "rows.jsonl", SHUFFLED)
-    restore_file(tmp_path / "rows.jsonl", prompts, tmp_path / "rows.jsonl")
-    assert (tmp_path / "rows.jsonl").read_bytes() == prompts.read_bytes()
 
 
 def test_a_device_is_written_to_and_never_replaced(prompts: Path) -> None:
@@ -254,11 +171,6 @@ def test_a_named_pipe_is_read_too(prompts: Path, tmp_path: Path) -> None:
     with subprocess.Popen(["cp", prompts, pipe]):
         reorder_file(pipe, tmp_path / "sorted.jsonl", SHUFFLED)
     assert sorted(read_rows(tmp_path / "sorted.jsonl"), key=str) == sorted(read_rows(prompts), key=str)
-
-
-def test_both_files_cannot_come_from_one_stream() -> None:
-    with pytest.raises(ReorderError, match="only one"):
-        restore_file("-", "-", "-")
 
 
 def test_the_lines_are_not_held_in_memory(tmp_path: Path) -> None:
@@ -323,7 +235,7 @@ def test_a_flaw_in_a_stream_leaves_a_file_as_it_was_and_a_pipe_with_whole_window
         sink.write('{"id": "p3", "text": "again", "label": "a"}\n')
     target = tmp_path / "sorted.jsonl"
     target.write_text("as before")
-    with pytest.raises(ReorderError, match=r"prompts\.jsonl: id 'p3' on line 21 stands already on an earlier line"):
+    with pytest.raises(ReorderError, match=r"prompts\.jsonl: duplicate id 'p3' on line 21"):
         reorder_file(prompts, target, WINDOWED)
     assert (target.read_text(), [path.name for path in tmp_path.glob(".*")]) == ("as before", [])
     command = [sys.executable, "-c", f"{IMPORTS}; reorder_file('-', '-', OrderSpec(method='label', window=8))"]
