@@ -1,9 +1,7 @@
-"""Checks on a table of derived columns, run by Great Expectations and kept as JSON and as a Data Docs page.
+"""Checks on a table of derived columns, run by Great Expectations and kept as JSON and as a readable page.
 
-In: a pandas frame, one row per prompt or output, and checks. Out: a `Finding` per check, `<stem>.json` and
-`<stem>/index.html`. Knows nothing of what the rows mean; only counts, lengths and ids belong in a frame, never a text.
-
-Great Expectations takes seconds to import: it is imported where it is used, and nowhere else.
+A frame has one row per prompt or output and only counts, lengths and ids, never a text. Great Expectations takes
+seconds to import, so functions import it.
 """
 
 from __future__ import annotations
@@ -23,51 +21,51 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = "orderproof/validation/1"
-SHOWN_ROWS = 5  # failing rows that a message names; the rest is counted
+SHOWN_ROWS = 5  # failing rows that a message names; the others are counted
 TEMPLATE = "validation.html.j2"
 
 
-def _nothing(columns: Mapping[str, Any]) -> str:
+def _no_detail(columns: Mapping[str, Any]) -> str:
     return ""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One expectation, and how its failures are told."""
+    """One expectation, and the words for its failures."""
 
     expectation: str  # class of great_expectations.expectations
     arguments: Mapping[str, Any]
-    says: str  # what holds if it passes
-    wrong: str  # what is wrong if it fails
+    description: str  # what is true if it passes
+    problem: str  # what is wrong if it fails
     remedy: str
-    detail: Callable[[Mapping[str, Any]], str] = _nothing  # to tell of a failing row
+    detail: Callable[[Mapping[str, Any]], str] = _no_detail  # about a failing row, from its columns
 
 
-def holds(
-    column: str, says: str, wrong: str, remedy: str, detail: Callable[[Mapping[str, Any]], str] | None = None
+def is_true(
+    column: str, description: str, problem: str, remedy: str, detail: Callable[[Mapping[str, Any]], str] | None = None
 ) -> Check:
-    """A check that a column of truths is true wherever it is known."""
+    """A check that a boolean column is true wherever it is not null."""
     arguments = {"column": column, "value_set": [True]}
-    return Check("ExpectColumnValuesToBeInSet", arguments, says, wrong, remedy, detail or _nothing)
+    return Check("ExpectColumnValuesToBeInSet", arguments, description, problem, remedy, detail or _no_detail)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of a check: how many rows failed, and the first SHOWN_ROWS of them, by the frame's index."""
+    """The result of a check: how many rows failed, and the first SHOWN_ROWS of them by the frame's index."""
 
     check: Check
     success: bool
     count: int
     rows: tuple[tuple[int, Mapping[str, Any]], ...]
 
-    def sentence(self, total: int, row_word: str) -> str:
+    def message(self, total: int, row_word: str) -> str:
         """What is wrong, where, and what to do."""
-        if not self.rows:  # it is the table as a whole that failed
-            return f"{self.check.wrong}. {self.check.remedy}"
-        told = [_told(row_word, number, columns, self.check.detail(columns)) for number, columns in self.rows]
-        if self.count > len(told):
-            told.append(f"and {self.count - len(told)} more")
-        return f"{self.check.wrong} ({self.count} of {total}): {'; '.join(told)}. {self.check.remedy}"
+        if not self.rows:  # the table as a whole failed
+            return f"{self.check.problem}. {self.check.remedy}"
+        rows = [_describe(row_word, number, columns, self.check.detail(columns)) for number, columns in self.rows]
+        if self.count > len(rows):
+            rows.append(f"and {self.count - len(rows)} more")
+        return f"{self.check.problem} ({self.count} of {total}): {'; '.join(rows)}. {self.check.remedy}"
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class Report:
         return [finding for finding in self.findings if not finding.success]
 
 
-def run(suite: str, frame: pd.DataFrame, checks: Sequence[Check]) -> Report:
+def run_suite(suite: str, frame: pd.DataFrame, checks: Sequence[Check]) -> Report:
     """Run a suite of checks over a frame, in memory.
 
     Args:
@@ -96,15 +94,17 @@ def run(suite: str, frame: pd.DataFrame, checks: Sequence[Check]) -> Report:
     return Report(suite, findings, len(frame), result)
 
 
-def write(folder: Path, stem: str, about: Mapping[str, Any], message: str, report: Report | None) -> dict[str, Any]:
-    """Keep what was found as <stem>.json, and as <stem>/index.html if a suite ran. Returns what the JSON holds.
+def write_findings(
+    folder: Path, stem: str, about: Mapping[str, Any], message: str, report: Report | None
+) -> dict[str, Any]:
+    """Write what was found to <stem>.json, and to <stem>/index.html if a suite ran. Returns the JSON's content.
 
     Args:
-        about: what was validated; shown at the top of the page.
-        message: what is wrong; empty if nothing is.
+        about: what was validated, shown at the top of the page.
+        message: what is wrong; empty if all is valid.
         report: None if the data could not be read.
     """
-    kept = {
+    content = {
         "schema_version": SCHEMA,
         **about,
         "valid": not message,
@@ -117,9 +117,9 @@ def write(folder: Path, stem: str, about: Mapping[str, Any], message: str, repor
     if report:
         write_atomically(page, _page(about, message, report))
     else:
-        page.unlink(missing_ok=True)  # a page of an earlier file would contradict what is said now
-    write_atomically(folder / f"{stem}.json", json.dumps(kept, ensure_ascii=False, indent=1) + "\n")
-    return kept
+        page.unlink(missing_ok=True)  # a page about an earlier file would contradict this finding
+    write_atomically(folder / f"{stem}.json", json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    return content
 
 
 def _validate(suite: str, frame: pd.DataFrame, checks: Sequence[Check]) -> Any:
@@ -140,14 +140,14 @@ def _validate(suite: str, frame: pd.DataFrame, checks: Sequence[Check]) -> Any:
         ),
     )
     expectations = [
-        getattr(gxe, check.expectation)(**check.arguments, description=check.says, meta={"check": i})
+        getattr(gxe, check.expectation)(**check.arguments, description=check.description, meta={"check": i})
         for i, check in enumerate(checks)
     ]
     rows = context.data_sources.add_pandas(suite).add_dataframe_asset(suite).add_batch_definition_whole_dataframe("all")
     definition = gx.ValidationDefinition(
         name=suite, data=rows, suite=context.suites.add(gx.ExpectationSuite(name=suite, expectations=expectations))
     )
-    # SUMMARY without named columns: naming the failing rows of a million takes Great Expectations minutes
+    # SUMMARY without named columns: Great Expectations takes minutes to name the failing rows of a million
     wanted = {
         "result_format": "SUMMARY",
         "partial_unexpected_count": SHOWN_ROWS,
@@ -167,20 +167,20 @@ def _finding(check: Check, result: Any, frame: pd.DataFrame) -> Finding:
 
 
 def _plain(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Values that JSON knows; null for pandas' and numpy's several missing ones."""
+    """Values that JSON has; null for the missing values of pandas and numpy."""
     import pandas as pd
 
     return {k: None if pd.isna(v) else v.item() if hasattr(v, "item") else v for k, v in columns.items()}
 
 
-def _told(row_word: str, number: int, columns: Mapping[str, Any], detail: str) -> str:
+def _describe(row_word: str, number: int, columns: Mapping[str, Any], detail: str) -> str:
     name = f" (id {columns['id']!r})" if columns.get("id") is not None else ""
     return f"{row_word} {number}{name}{', ' + detail if detail else ''}"
 
 
 def _as_json(finding: Finding) -> dict[str, Any]:
     return {
-        "says": finding.check.says,
+        "description": finding.check.description,
         "success": finding.success,
         "failed_rows": finding.count,
         "first_failed_rows": [
@@ -191,15 +191,15 @@ def _as_json(finding: Finding) -> dict[str, Any]:
 
 
 def _page(about: Mapping[str, Any], message: str, report: Report) -> str:
-    """Great Expectations' own rendering of the result in a page of ours, which fetches nothing from elsewhere."""
+    """Great Expectations' own sections in a page of ours, which loads nothing from other hosts."""
     from great_expectations.render.renderer.page_renderer import ValidationResultsPageRenderer
     from great_expectations.render.view.view import DefaultJinjaPageView
 
     result = copy.deepcopy(report.result)
-    for each in result.results:
-        each.result = _escaped(each.result)  # tables of unexpected values go into the page as they are
+    for outcome in result.results:
+        outcome.result = _escaped(outcome.result)  # tables of unexpected values are inserted unescaped
     document = ValidationResultsPageRenderer(run_info_at_end=True).render(result)
-    document.sections = document.sections[1:]  # its overview links to pages of a site
+    document.sections = document.sections[1:]  # the overview links to pages that do not exist
     view: Any = DefaultJinjaPageView(custom_views_directory=str(Path(__file__).parent))
     page: str = view.render(document, template=TEMPLATE, about=about, message=message, result=report.result)
     return page

@@ -1,7 +1,4 @@
-"""What prompts must be: the suite that they are held against, and the derived columns that it looks at.
-
-In: tokenized prompts, and the flaws that reading found. Out: a frame without any text, and checks for it.
-"""
+"""The checks that a job's prompts must pass, and the derived columns that they look at."""
 
 from __future__ import annotations
 
@@ -14,14 +11,14 @@ from orderproof.job.sampling import asked_tokens, max_model_len
 from orderproof.job.spec import Job
 from orderproof.prompts.prompt import PromptError, row_word
 from orderproof.prompts.tokenization import TokenizedPrompts
-from orderproof.validation.checks import SHOWN_ROWS, Check, holds
+from orderproof.validation.checks import SHOWN_ROWS, Check, is_true
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 class Flaws:
-    """What reading found wrong: of every flawed row its kind and id, and of each kind the first few in words."""
+    """What reading found wrong: the kind and id of every flawed row, and the first few errors of each kind."""
 
     def __init__(self) -> None:
         self.kinds: dict[int, str] = {}
@@ -38,7 +35,7 @@ class Flaws:
             self._problems[error.row] = error.problem
 
     def problem(self, columns: Mapping[str, Any]) -> str:
-        """What is wrong with a row of the frame; without a row, with the whole file."""
+        """What is wrong with a row of the frame; for a row without number, with the whole file."""
         return self._problems.get(columns.get("row"), "")
 
     def remedy(self, kind: str) -> str:
@@ -46,8 +43,8 @@ class Flaws:
         return "; ".join(dict.fromkeys(error.remedy for error in self._first.get(kind, ())))
 
 
-def frame_of(job: Job, prompts: TokenizedPrompts, flaws: Flaws) -> pd.DataFrame:
-    """One row per line of the file that is not blank, in the file's order. Null: does not apply, or is not known."""
+def build_frame(job: Job, prompts: TokenizedPrompts, flaws: Flaws) -> pd.DataFrame:
+    """One row per line of the file that is not blank, in the file's order, without any text. Null: not known."""
     import pandas as pd
 
     asked = list(asked_tokens(job, prompts.samplings))
@@ -88,10 +85,10 @@ def frame_of(job: Job, prompts: TokenizedPrompts, flaws: Flaws) -> pd.DataFrame:
     return frame.set_axis(pd.Index(frame["row"].astype("int64").to_numpy()), axis="index")
 
 
-def checks_of(job: Job, flaws: Flaws) -> list[Check]:
-    """The suite for a job's prompts. Raises JobError where the model's length is not known."""
-    limit, told = max_model_len(job), flaws.problem
-    of_label = holds(
+def build_checks(job: Job, flaws: Flaws) -> list[Check]:
+    """The suite for a job's prompts. Raises JobError if the model's length is not known."""
+    limit = max_model_len(job)
+    label_check = is_true(
         "has_label",
         "Every prompt has a label, by which it is ordered",
         "no label",
@@ -102,44 +99,44 @@ def checks_of(job: Job, flaws: Flaws) -> list[Check]:
             "ExpectTableRowCountToBeBetween",
             {"min_value": 1},
             "The file holds prompts",
-            wrong=told({}),
+            problem=flaws.problem({}),
             remedy=flaws.remedy("file"),
         ),
-        holds("is_prompt", "Every row can be read as a prompt", "not a prompt", flaws.remedy("row"), told),
-        holds("has_id", "Every prompt has an id", "no id", flaws.remedy("id"), told),
+        is_true("is_prompt", "Every row can be read as a prompt", "not a prompt", flaws.remedy("row"), flaws.problem),
+        is_true("has_id", "Every prompt has an id", "no id", flaws.remedy("id"), flaws.problem),
         Check(
             "ExpectColumnValuesToBeUnique",
             {"column": "id"},
             "No two prompts have the same id",
-            wrong="an id that stands more than once",
+            problem="duplicate id",
             remedy="Give every prompt its own id",
-            detail=_where_first(row_word(job.prompts_path)),
+            detail=_first_use(row_word(job.prompts_path)),
         ),
-        holds("has_text", "Every prompt has a text", "no text", flaws.remedy("text"), told),
+        is_true("has_text", "Every prompt has a text", "no text", flaws.remedy("text"), flaws.problem),
         Check(
             "ExpectColumnValuesToBeBetween",
             {"column": "prompt_tokens", "min_value": 1},
             "Every prompt has at least one token",
-            wrong="a text of no tokens",
-            remedy="Give the prompt a text that the tokenizer knows",
+            problem="no tokens",
+            remedy="Give the prompt a text that the tokenizer turns into tokens",
         ),
         Check(
             "ExpectColumnValuesToBeBetween",
             {"column": "total_tokens", "max_value": limit},
             f"Prompt and output fit into the model's {limit:,} tokens",
-            wrong="too long for the model",
+            problem="too long for the model",
             remedy="Shorten the prompts, ask for fewer tokens (sampling.max_tokens), "
             f"or raise engine.args.max_model_len of jobs.{job.name}",
             detail=lambda r: (
-                f"{r['prompt_tokens']} tokens and {_asked(r['asked_tokens'])} asked make more than {limit}"
+                f"{r['prompt_tokens']} tokens and {_asked(r['asked_tokens'])} for the output exceed {limit}"
             ),
         ),
-        *([of_label] if job.order.method == "label" else []),
+        *([label_check] if job.order.method == "label" else []),
     ]
 
 
-def _where_first(word: str) -> Callable[[Mapping[str, Any]], str]:
-    return lambda r: "the first" if r["row"] == r["first_with_id"] else f"as on {word} {r['first_with_id']}"
+def _first_use(word: str) -> Callable[[Mapping[str, Any]], str]:
+    return lambda r: "first use" if r["row"] == r["first_with_id"] else f"first on {word} {r['first_with_id']}"
 
 
 def _asked(tokens: int | None) -> str:

@@ -208,7 +208,7 @@ def test_a_broken_row_is_named_what_came_before_is_kept_and_goes_on_when_it_is_m
     broken = b"".join(prompts[:200]) + bad + b"".join(prompts[200:])
     with (
         piped(broken) as stream,
-        pytest.raises(PromptError, match=r"line 201.*is kept: then run the same command again"),
+        pytest.raises(PromptError, match=r"line 201.*are kept: run the same command again"),
     ):
         run_batch(job, stream=stream)
     kept = finished(job)

@@ -101,13 +101,13 @@ def test_one_single_prompt_is_valid(validate: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "words"),
     [
         ([], ["prompts.jsonl: is empty. Give at least one prompt"]),
         ([b" \n\n"], ["only blank lines"]),
         ([row("a"), row("b"), row("a")],
-         ["an id that stands more than once (2 of 3): line 1 (id 'a'), the first; line 3 (id 'a'), as on line 1"]),
-        ([row("1"), row(1)], ["line 2 (id '1'), as on line 1"]),
+         ["duplicate id (2 of 3): line 1 (id 'a'), first use; line 3 (id 'a'), first on line 1"]),
+        ([row("1"), row(1)], ["line 2 (id '1'), first on line 1"]),
         ([row("a", None)], ["no text (1 of 1): line 1 (id 'a'), `text` is null"]),
         ([row("a"), {"id": "b"}, row("c", "")],
          ["no text (2 of 3): line 2 (id 'b'), has no `text`; there are 'id'; line 3 (id 'c'), `text` is empty"]),
@@ -118,18 +118,18 @@ def test_one_single_prompt_is_valid(validate: Any) -> None:
         ([row("a"), row("b", "x\0")], ["not a prompt (1 of 2): line 2 (id 'b'), `text` holds a NUL"]),
         ([row("a"), row("b", lable="x")], ["line 2, `lable` is not a field: did you mean 'label'"]),
         ([row("a"), row("b", "x" * (LONGEST + 1))],
-         [f"too long for the model (1 of 2): line 2 (id 'b'), {LONGEST + 2} tokens and 16 asked make more than 64",
+         [f"too long for the model (1 of 2): line 2 (id 'b'), {LONGEST + 2} tokens and 16 for the output exceed 64",
           "raise engine.args.max_model_len of jobs.tried"]),
     ],
 )  # fmt: skip
 def test_bad_prompts_are_named_by_file_line_and_id(
-    validate: Any, tmp_path: Path, rows: list[Any], told: list[str]
+    validate: Any, tmp_path: Path, rows: list[Any], words: list[str]
 ) -> None:
     message = refusal(validate, rows)
     assert message.count("\n") == 0
     assert message.startswith(str(tmp_path / "prompts.jsonl"))
-    for words in told:
-        assert words in message
+    for part in words:
+        assert part in message
     assert kept(tmp_path / "found")["valid"] is False
     assert kept(tmp_path / "found")["message"] == message
 
@@ -174,11 +174,9 @@ def test_prompt_and_asked_output_must_fit_into_the_model_to_the_token(
 def test_the_engines_own_length_goes_before_the_models(validate: Any) -> None:
     rows = [row("a", "x" * LONGEST)]
     validate(rows)
-    assert "make more than 63" in refusal(validate, rows, engine=EngineSpec(args={"max_model_len": 63}))
+    assert "exceed 63" in refusal(validate, rows, engine=EngineSpec(args={"max_model_len": 63}))
     validate([row("a", "x" * 100)], engine=EngineSpec(args={"max_model_len": 117}))
-    assert "make more than 64" in refusal(
-        validate, [row("a", "x" * 100)], engine=EngineSpec(args={"max_model_len": -1})
-    )
+    assert "exceed 64" in refusal(validate, [row("a", "x" * 100)], engine=EngineSpec(args={"max_model_len": -1}))
 
 
 def test_a_model_that_does_not_say_its_length_must_be_told(validate: Any, tmp_path: Path) -> None:
@@ -197,7 +195,7 @@ def test_a_jobs_unusable_max_tokens_is_named(validate: Any, tokens: Any) -> None
 def test_a_prompt_of_no_tokens_is_refused(validate: Any, tmp_path: Path) -> None:
     save_model(tmp_path / "bare", chat_template="{{ '' }}")
     message = refusal(validate, [row("a", [{"role": "user", "content": "x"}])], model=tmp_path / "bare")
-    assert "a text of no tokens (1 of 1): line 1 (id 'a')" in message
+    assert "no tokens (1 of 1): line 1 (id 'a')" in message
 
 
 def test_labels_are_needed_exactly_where_a_label_order_is_asked(validate: Any) -> None:
@@ -236,13 +234,13 @@ def test_no_text_of_a_prompt_goes_into_what_is_kept(validate: Any, tmp_path: Pat
 def test_the_page_names_file_line_and_id_and_fetches_nothing(validate: Any, tmp_path: Path) -> None:
     hostile = "<script>alert(1)</script>${x}&amp;"
     refusal(validate, [row(hostile), row(hostile), row("b", "x" * MODEL_TOKENS)])
-    words = _Words(page(tmp_path / "found"))
-    assert "Prompts of prompts.jsonl" in words.text
-    assert f"line 2 (id '{hostile}'), as on line 1" in words.text
-    assert "No two prompts have the same id" in words.text
-    assert f"fit into the model's {MODEL_TOKENS} tokens" in words.text
-    assert "script" not in words.tags
-    assert not {a for a in words.addresses if not a.startswith("#")}
+    shown = _Words(page(tmp_path / "found"))
+    assert "Prompts of prompts.jsonl" in shown.text
+    assert f"line 2 (id '{hostile}'), first on line 1" in shown.text
+    assert "No two prompts have the same id" in shown.text
+    assert f"fit into the model's {MODEL_TOKENS} tokens" in shown.text
+    assert "script" not in shown.tags
+    assert not {a for a in shown.addresses if not a.startswith("#")}
 
 
 def test_nothing_half_written_stays_and_nothing_goes_elsewhere(
@@ -265,7 +263,7 @@ def test_parquet_is_validated_by_row(tmp_path: Path, model: Path) -> None:
     pq.write_table(pa.table({"id": ["a", "b", "b"], "text": ["x", "y", None]}), path)
     message = refusal(validate_prompts, job_of(path, model), tmp_path / "found")
     assert "no text (1 of 3): row 3 (id 'b'), `text` is null" in message
-    assert "row 3 (id 'b'), as on row 2" in message
+    assert "row 3 (id 'b'), first on row 2" in message
 
 
 def test_a_check_that_cannot_be_evaluated_is_not_taken_for_a_failure_of_the_data(
@@ -273,12 +271,12 @@ def test_a_check_that_cannot_be_evaluated_is_not_taken_for_a_failure_of_the_data
 ) -> None:
     from orderproof.validation import prompt_suite
 
-    frame_of = prompt_suite.frame_of
+    build_frame = prompt_suite.build_frame
 
     def without_lengths(job: Job, prompts: TokenizedPrompts, flaws: Any) -> Any:
-        return frame_of(job, prompts, flaws).drop(columns="total_tokens")
+        return build_frame(job, prompts, flaws).drop(columns="total_tokens")
 
-    monkeypatch.setattr(prompt_suite, "frame_of", without_lengths)
+    monkeypatch.setattr(prompt_suite, "build_frame", without_lengths)
     with pytest.raises(RuntimeError, match="ExpectColumnValuesToBeBetween could not be evaluated"):
         validate([row("a")])
 
@@ -307,27 +305,27 @@ def test_whole_outputs_are_valid_whether_they_stopped_or_were_as_long_as_asked(t
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "words"),
     [
-        (outputs(IDS[:4]), ["outputs: 4 outputs for 6 prompts, none for 'p4', 'p5'. Run the batch again"]),
+        (outputs(IDS[:4]), ["outputs: 4 outputs for 6 prompts, none for 'p4', 'p5'. Run the job again"]),
         (outputs([]), ["0 outputs for 6 prompts, none for 'p0', 'p1', 'p2', 'p3', 'p4' …"]),
         (outputs([*IDS, "p5"]),
          ["7 outputs for 6 prompts", "more than one output (2 of 7): row 6 (id 'p5'); row 7 (id 'p5')"]),
         (outputs([*IDS[:5], "p0"]),
          ["more than one output (2 of 6): row 1 (id 'p0')", "not in the file's order (1 of 6): row 6"]),
-        (outputs([*IDS[:5], "zz"]), ["an output of no prompt (1 of 6): row 6 (id 'zz')"]),
-        (outputs([*IDS[:5], None]), ["an output of no prompt (1 of 6): row 6"]),
+        (outputs([*IDS[:5], "zz"]), ["output without a prompt (1 of 6): row 6 (id 'zz')"]),
+        (outputs([*IDS[:5], None]), ["output without a prompt (1 of 6): row 6"]),
         (outputs(IDS[::-1]), ["not in the file's order (5 of 6): row 2 (id 'p4')"]),
         (outputs(n_tokens=[16, 12, 16, 16, 16, 16]), ["cut short (1 of 6): row 2 (id 'p1'), 12 of 16 tokens"]),
         (outputs(finish_reason=["length", "failed", None, "abort", "stop", "stop"]),
          ["not finished (3 of 6): row 2 (id 'p1'), finish reason 'failed'; row 3"]),
     ],
 )  # fmt: skip
-def test_outputs_that_miss_repeat_move_or_shorten_are_named(tmp_path: Path, table: pa.Table, told: list[str]) -> None:
+def test_outputs_that_miss_repeat_move_or_shorten_are_named(tmp_path: Path, table: pa.Table, words: list[str]) -> None:
     message = refusal(validate_outputs, IDS, table, tmp_path)
-    for words in told:
-        assert words in message
-    assert len(message.splitlines()) == len(told)
+    for part in words:
+        assert part in message
+    assert len(message.splitlines()) == len(words)
     assert kept(tmp_path, "outputs_validation")["message"] == message
 
 
@@ -340,7 +338,7 @@ def test_a_prompt_has_as_many_outputs_as_samples_were_asked_of_it(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "words"),
     [
         (samples("abb", [0, 0, 1], [2, 2, 2]), ["3 outputs for 2 prompts that ask for 4"]),
         (samples("aabb", [0, 0, 0, 1], [2, 2, 2, 2]), ["more than one output (2 of 4): row 1 (id 'a'); row 2"]),
@@ -350,11 +348,11 @@ def test_a_prompt_has_as_many_outputs_as_samples_were_asked_of_it(tmp_path: Path
         (samples("aa", [0, 1], [2, 2]), ["2 outputs for 2 prompts that ask for 3, none for 'b'"]),
     ],
 )  # fmt: skip
-def test_samples_that_miss_repeat_or_move_are_named(tmp_path: Path, table: pa.Table, told: list[str]) -> None:
+def test_samples_that_miss_repeat_or_move_are_named(tmp_path: Path, table: pa.Table, words: list[str]) -> None:
     message = refusal(validate_outputs, ["a", "b"], table, tmp_path)
-    for words in told:
-        assert words in message
-    assert len(message.splitlines()) == len(told)
+    for part in words:
+        assert part in message
+    assert len(message.splitlines()) == len(words)
 
 
 def test_a_failure_that_is_on_record_with_its_prompt_is_not_unnoticed(tmp_path: Path) -> None:
