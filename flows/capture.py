@@ -36,7 +36,7 @@ from orderproof.orders.view import view_of
 from orderproof.prompts.tokenization import TokenizedPrompts
 from orderproof.routing.errors import RoutingError
 from orderproof.routing.routes import open_routes
-from orderproof.signals import prediction
+from orderproof.signals import predictor_file
 from orderproof.signals.registry import SignalError
 from orderproof.signals.served_model import ServedModel
 
@@ -97,7 +97,7 @@ def capture_sample(job: Job, model: ModelFacts, sample: Sample, engine: RoutingE
 def learn(job: Job, sample: Sample, captured: Captured) -> None:
     """A predictor beside the routes; where none can be fitted, the signals that need it will say so."""
     try:
-        record = prediction.learn(view_of(sample.prompts), captured.path, ServedModel.of_job(job))
+        record = predictor_file.fit_and_write(view_of(sample.prompts), captured.path, ServedModel.of_job(job))
     except SignalError as error:
         run_logger().warning("the signals that rest on routes cannot be taken for this job: %s", error)
     else:

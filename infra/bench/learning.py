@@ -31,7 +31,7 @@ from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.tokenization import tokenize
 from orderproof.routing.routes import Routes, open_routes
 from orderproof.routing.simulate import EngineShape
-from orderproof.signals.prediction import predictor_of
+from orderproof.signals.predictor_file import predictor_of
 from orderproof.signals.served_model import ServedModel
 
 

@@ -17,7 +17,8 @@ from orderproof.orders.order import OrderError
 from orderproof.orders.ranking import Ranking, WindowState
 from orderproof.orders.view import PromptView
 from orderproof.signals import registry
-from orderproof.signals.prediction import predictor_of, probabilities
+from orderproof.signals.prediction import probabilities
+from orderproof.signals.predictor_file import predictor_of
 from orderproof.signals.registry import ROUTING_SIGNALS
 
 MAX_PROBABILITY = 0.99  # of an expert; 1 would give an infinite logarithm and a division by zero

@@ -1,7 +1,4 @@
-"""Is an order as good as shuffled? A permutation test on how similar neighbours are.
-
-In: a permutation and prompts. Out: yes or no with its p-value. Knows nothing of engines or trials.
-"""
+"""Can an order be distinguished from a shuffle? A permutation test on how similar neighbouring prompts are."""
 
 from __future__ import annotations
 
@@ -14,9 +11,9 @@ from orderproof.orders.view import AnyPrompts, PromptView, view_of
 from orderproof.signals import lexical
 from orderproof.signals.registry import readable
 
-SAMPLE_PROMPTS = 2048  # a million prompts then take hardly longer
+SAMPLE_PROMPTS = 2048  # so that a million prompts take hardly longer
 RUN_PROMPTS = 16  # the sample is made of runs of neighbours
-ROUNDING = 1e-9  # sums in another order differ by less, true differences by more
+ROUNDING = 1e-9  # sums in another order differ by less, real differences by more
 
 Similarity = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
 
@@ -29,32 +26,32 @@ def shuffle_like(
     shuffles: int = 999,
     seed: int = 0,
 ) -> tuple[bool, float]:
-    """Whether an order cannot be told from a shuffle of the same prompts.
+    """Whether an order cannot be distinguished from a shuffle of the same prompts.
 
-    True means: neighbours are neither more nor less alike than chance puts together, as far as the test can see; a true
-    shuffle is called anything else with probability `alpha` at most. False means that they are.
+    True: the test finds neighbours neither more nor less similar than chance makes them. False: it finds that they are;
+    for a true shuffle it does so with probability `alpha` at most.
 
     Args:
         permutation: int64[N]; permutation[k] is the index in `prompts` of the k-th.
 
     Returns:
-        The answer, and p: Bonferroni's over the statistics of `neighbour_tests`. 1.0 if there is nothing to tell by.
+        The answer, and p with Bonferroni's correction over the statistics of `neighbour_tests`; 1.0 if there are none.
     """
     p_values = neighbour_tests(permutation, prompts, shuffles=shuffles, seed=seed)
-    p = min([1.0, *(len(p_values) * each for each in p_values.values())])
+    p = min([1.0, *(len(p_values) * p_value for p_value in p_values.values())])
     return p > alpha, p
 
 
 def neighbour_tests(
     permutation: NDArray[np.int64], prompts: PromptView | AnyPrompts, *, shuffles: int = 999, seed: int = 0
 ) -> dict[str, float]:
-    """Two-sided p-values of the mean similarity of neighbours, by what they are compared by.
+    """Two-sided p-values of the mean similarity of neighbours, by the kind of similarity.
 
-    `lexical`: shared letter triples; `label`: equal labels, where there are several; `length`: serial correlation of
-    the lengths' ranks (Wald & Wolfowitz, 1943), where they differ.
+    `lexical`: shared character trigrams; `label`: equal labels, if there are several; `length`: serial correlation of
+    the ranks of lengths (Wald & Wolfowitz, 1943), if they differ.
 
-    Exact for any N: the sampled places are drawn without looking at the prompts, and the prompts found there are
-    shuffled among these places. Two-sided, because a file that deals its domains out in turn is no shuffle either.
+    Exact for any N: the places are sampled without looking at the prompts, and the prompts there are shuffled among
+    these places. Two-sided, because a file that alternates its domains is not a shuffle either.
     """
     view = view_of(prompts)
     random = np.random.Generator(np.random.PCG64(seed))
@@ -72,7 +69,7 @@ def neighbour_tests(
 
 
 def _sampled_places(n: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """All places of a short order, otherwise runs of neighbouring ones; ascending."""
+    """All places of a short order, otherwise runs of neighbouring places; ascending."""
     if n <= SAMPLE_PROMPTS:
         return np.arange(n)
     runs = random.choice(n // RUN_PROMPTS, SAMPLE_PROMPTS // RUN_PROMPTS, replace=False)
@@ -81,20 +78,20 @@ def _sampled_places(n: int, random: np.random.Generator) -> NDArray[np.int64]:
 
 
 def _similarities(view: PromptView, sample: list[int]) -> dict[str, Similarity]:
-    """Functions of two equal arrays of places in the sample."""
+    """Functions of two arrays of places in the sample, of equal shape."""
     texts = [view.text(i) for i in sample]
     rows = lexical.features([readable(text) for text in texts])
     shared = (rows @ rows.T).toarray()
-    found: dict[str, Similarity] = {"lexical": lambda a, b: shared[a, b]}
-    kinds: dict[str | None, int] = {}
-    codes = np.array([kinds.setdefault(view.labels[i], len(kinds)) for i in sample])
-    if len(kinds) > 1:
-        found["label"] = lambda a, b: codes[a] == codes[b]
+    similarities: dict[str, Similarity] = {"lexical": lambda a, b: shared[a, b]}
+    codes_of: dict[str | None, int] = {}
+    codes = np.array([codes_of.setdefault(view.labels[i], len(codes_of)) for i in sample])
+    if len(codes_of) > 1:
+        similarities["label"] = lambda a, b: codes[a] == codes[b]
     lengths = np.array([len(text) for text in texts] if view.token_counts is None else view.token_counts[sample])
     if np.ptp(lengths):
         centred = _ranks(lengths) - (len(sample) - 1) / 2
-        found["length"] = lambda a, b: centred[a] * centred[b]
-    return found
+        similarities["length"] = lambda a, b: centred[a] * centred[b]
+    return similarities
 
 
 def _ranks(values: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -104,7 +101,7 @@ def _ranks(values: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _two_sided(statistics: NDArray[np.float64]) -> float:
-    """Of the first among all: the share that is as high or as low, whichever is smaller, doubled."""
+    """The p-value of the first among all: twice the smaller share of those as high or as low."""
     observed, others = statistics[0], statistics[1:]
     as_high = 1 + np.count_nonzero(others >= observed - ROUNDING)
     as_low = 1 + np.count_nonzero(others <= observed + ROUNDING)

@@ -21,12 +21,11 @@ from orderproof.orders.order import Order
 from orderproof.routing.errors import RoutingError
 from orderproof.routing.routes import Routes
 from orderproof.runs.promotion import read_promotion
-from orderproof.signals.prediction import predictor_path
 from orderproof.signals.registry import ROUTING_SIGNALS
-from orderproof.signals.served_model import COSTS_FILE, ROUTES_FILE
+from orderproof.signals.served_model import COSTS_FILE, PREDICTOR_FILE, ROUTES_FILE
 
 FOLDER = "captured"  # of a trial's folder
-FILES = (predictor_path(Path(ROUTES_FILE)).name, COSTS_FILE, ROUTES_FILE)  # last the one that is looked for
+FILES = (PREDICTOR_FILE, COSTS_FILE, ROUTES_FILE)  # last the one that is looked for
 
 _log = logging.getLogger(__name__)
 

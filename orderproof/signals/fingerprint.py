@@ -1,8 +1,4 @@
-"""Prompts → how often each expert was used while the prompt was read: the router's own view of it.
-
-In: captured routes; of prompts that were not captured it is foretold. Out: one row per prompt. Knows nothing of what it
-is used for.
-"""
+"""The signal `fingerprint`: how often each expert was used while the model read the prompt."""
 
 from __future__ import annotations
 

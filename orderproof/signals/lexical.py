@@ -1,8 +1,6 @@
-"""Texts → hashed counts of letter triples. No model, no vocabulary, any language or script.
+"""The signal `lexical`: hashed counts of character trigrams, for any language or script, without a model.
 
-In: texts. Out: a sparse matrix, one unit row per text. Knows nothing of what it is used for.
-
-Hashed in whole arrays and not word by word: a million prompts of 250 characters take half a minute.
+Trigrams are hashed in whole arrays, not word by word: a million prompts of 250 characters take half a minute.
 """
 
 from __future__ import annotations
@@ -24,16 +22,16 @@ SPACE = ord(" ")
 
 
 def load(spec: OrderSpec, served: ServedModel) -> Signal:
-    """Nothing to load."""
-    return lambda prompts, places: features(texts_of(prompts, places))
+    """Needs nothing to load."""
+    return lambda prompts, indices: features(texts_of(prompts, indices))
 
 
 def features(texts: Sequence[str]) -> Any:
     """Square roots of the counts of character trigrams within words, scaled to unit length.
 
-    A word is what spaces part, with a space at either end; capitals count as small letters. The scalar product of two
-    rows is then the Bhattacharyya coefficient of the texts' trigram distributions, between 0 and 1: unlike plain
-    counts, it is not ruled by the few commonest trigrams of a language.
+    Words are separated by white space and get a space at either end; case is ignored. The scalar product of two rows is
+    the Bhattacharyya coefficient of the texts' trigram distributions, between 0 and 1; unlike plain counts, it is not
+    dominated by the most common trigrams of a language.
 
     Returns:
         scipy CSR float32[texts, BUCKETS]; a row of zeros for a text without a printable character.

@@ -1,10 +1,8 @@
-"""Prompts → how often each expert was used in the answer that was captured: for jobs that run the same prompts again.
+"""The signal `observed`: how often each expert was used in the captured answer.
 
-In: captured routes; of prompts that were not captured it is foretold, as by the signal `predicted`. Out: one row per
-prompt. Knows nothing of what it is used for.
-
-It is a memory and no prediction: it holds as far as the model answers a prompt again as it did. At temperature 0 it
-does, but for what another batch changes in the last bits; at higher temperatures it tells what one answer used.
+It is for jobs that run the same prompts again, and holds as far as the model gives the same answer. At temperature 0 it
+does, but for differences in the last bits that another batch makes; at higher temperatures it describes one answer
+among many.
 """
 
 from __future__ import annotations

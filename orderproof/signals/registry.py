@@ -1,9 +1,7 @@
-"""Signals: what of a prompt predicts which experts it will use, as numbers.
+"""Signals: numbers, computed from a prompt, that predict which experts it will use.
 
-In: a signal's name and prompts. Out: rows of features, one chunk of prompts after the other, so that a million prompts
-need no more memory than a chunk. Knows nothing of orders, engines, MLflow or DVC.
-
-Each signal is a module here with a function `load`; the names under `OrderSpec.signal` are the registry.
+Rows of features are computed chunk by chunk, so that a million prompts need no more memory than a chunk. Each signal is
+a module of this package with a function `load`; `OrderSpec.signal` lists their names.
 """
 
 from __future__ import annotations
@@ -23,19 +21,20 @@ from orderproof.job.spec import OrderSpec
 from orderproof.signals.served_model import ServedModel
 
 CHUNK_PROMPTS = 4096
-ROUTING_SIGNALS = ("fingerprint", "predicted", "observed")  # rows are roots of the frequencies of each layer's experts
-READ_CHARACTERS = 8192  # of each text: more than any usual embedding model reads, and a bound on time and memory
+# Their rows are square roots of frequencies of experts, layer by layer.
+ROUTING_SIGNALS = ("fingerprint", "predicted", "observed")
+READ_CHARACTERS = 8192  # of each text: more than any usual embedding model reads, and a limit on time and memory
 
 
 class SignalError(OrderproofError):
-    """A signal that cannot be taken: which, why, and what to do."""
+    """A signal that cannot be computed: which one, why, and what to do."""
 
 
-Indices = Sequence[int] | NDArray[np.int64]  # of prompts among all, from 0
+Indices = Sequence[int] | NDArray[np.int64]  # of prompts, from 0
 
 
 class Prompts(Protocol):
-    """N prompts, any of them at hand: what a signal may see."""
+    """N prompts with random access, as far as a signal may read them."""
 
     @property
     def ids(self) -> Sequence[str]: ...
@@ -45,73 +44,71 @@ class Prompts(Protocol):
 
     @property
     def token_ids(self) -> Callable[[Indices], Sequence[Sequence[int]]] | None:
-        """Of some prompts, as the model meets them; None: not tokenized yet."""
+        """Token ids of some prompts, as the model receives them; None: not tokenized yet."""
         ...
 
     def __len__(self) -> int: ...
 
 
-# Some prompts, by their places → float32[places, features], a numpy array or scipy CSR, which have no common type. Rows
-# have unit length (all zeros where there is nothing to see); those of the routing signals have it in every layer.
+# (prompts, indices) → float32[indices, features]: a numpy array or scipy CSR, which have no common type. Rows have unit
+# length (zeros for a prompt without content); those of the routing signals have unit length in every layer.
 Signal = Callable[[Prompts, Indices], Any]
 
 
-@functools.lru_cache(maxsize=4)  # windows ask for it again and again
 def load(spec: OrderSpec, served: ServedModel) -> Signal:
-    """Get a signal ready: whatever model it needs is loaded once.
+    """Load a signal and the model it needs; loaded again only if its captured routes have changed.
 
     Raises:
         SignalError: it cannot be loaded.
     """
+    return _load(spec, served, served.capture_version() if spec.signal in ROUTING_SIGNALS else ())
+
+
+@functools.lru_cache(maxsize=4)  # each window asks for it
+def _load(spec: OrderSpec, served: ServedModel, version: object) -> Signal:
     signal: Signal = import_module(f"orderproof.signals.{spec.signal}").load(spec, served)
     return signal
 
 
 def provenance(spec: OrderSpec, served: ServedModel) -> dict[str, Any]:
-    """What it takes to take the same signal again, beside the served model."""
-    known: dict[str, Any] = {"signal": spec.signal}
+    """What is needed to compute the same signal again, beside the served model."""
+    parameters: dict[str, Any] = {"signal": spec.signal}
     if spec.signal == "embedding":
-        known["embedding"] = spec.embedding
+        parameters["embedding"] = spec.embedding
     if spec.signal in ROUTING_SIGNALS and served.routes and served.routes.exists():
-        known["routes_md5"] = _md5(served.routes)
-    return known
+        parameters["routes_md5"] = _md5(served.routes, served.capture_version())
+    return parameters
 
 
-@functools.lru_cache(maxsize=1)  # windows ask for it again and again
-def _md5(routes: Path) -> str:
+@functools.lru_cache(maxsize=1)  # each window asks for it
+def _md5(routes: Path, version: object) -> str:
     return md5_of(routes)
 
 
-def clear_caches() -> None:
-    """Load signals anew: the files that they rest on have changed."""
-    load.cache_clear()
-    _md5.cache_clear()
-
-
-def features(signal: Signal, prompts: Prompts, places: Indices | None = None) -> Iterator[Any]:
-    """The rows of all prompts, or of those at `places`, in chunks of CHUNK_PROMPTS.
+def features(signal: Signal, prompts: Prompts, indices: Indices | None = None) -> Iterator[Any]:
+    """The rows of all prompts, or of those at `indices`, in chunks of CHUNK_PROMPTS.
 
     Raises:
         SignalError: as the signal itself.
     """
-    places = range(len(prompts)) if places is None else places
-    for start in range(0, len(places), CHUNK_PROMPTS):
-        yield signal(prompts, places[start : start + CHUNK_PROMPTS])
+    indices = range(len(prompts)) if indices is None else indices
+    for start in range(0, len(indices), CHUNK_PROMPTS):
+        yield signal(prompts, indices[start : start + CHUNK_PROMPTS])
 
 
 def stack(chunks: Iterable[Any]) -> Any:
-    """At least one chunk → one matrix."""
+    """Join one or more chunks into one matrix."""
     from scipy import sparse
 
-    pieces = list(chunks)
-    return sparse.vstack(pieces, format="csr") if sparse.issparse(pieces[0]) else np.concatenate(pieces)
+    matrices = list(chunks)
+    return sparse.vstack(matrices, format="csr") if sparse.issparse(matrices[0]) else np.concatenate(matrices)
 
 
-def texts_of(prompts: Prompts, places: Indices) -> list[str]:
-    """Their beginnings, readable by any tokenizer."""
-    return [readable(prompts.text(int(i))) for i in places]
+def texts_of(prompts: Prompts, indices: Indices) -> list[str]:
+    """The beginnings of some prompts' texts, in a form that any tokenizer accepts."""
+    return [readable(prompts.text(int(i))) for i in indices]
 
 
 def readable(text: str) -> str:
-    """The beginning of a text; half surrogate pairs, which JSON may hold and no tokenizer takes, as question marks."""
+    """The beginning of a text, with `?` for half surrogate pairs, which JSON may hold and no tokenizer accepts."""
     return text[:READ_CHARACTERS].encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""The served model, as far as a signal or an order needs it: folders, files and limits. Opens no file."""
+"""The served model, as far as a signal or an order needs it: folders, files and limits. It reads no file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from orderproof.job.spec import Job
 
 ROUTES_FILE = "routes.parquet"
+PREDICTOR_FILE = "predictor.npz"  # fitted on these routes
 COSTS_FILE = "step_costs.json"  # of the same capture
 TEXT_SIGNALS = ("embedding", "lexical")  # need nothing of the served model
 
@@ -18,7 +19,7 @@ class ServedModel:
 
     model: Path | None = None  # folder of the checkpoint
     tokenizer: Path | None = None  # folder; None: the model's
-    routes: Path | None = None  # file of captured routes; the predictor that is fitted on them lies beside it
+    routes: Path | None = None  # file of captured routes; the predictor lies beside it
     batch: int | None = None  # sequences that run at once; each sample of a prompt is a sequence
     samples: int = 1  # of a prompt whose own sampling does not say how many
     batched_tokens: int | None = None  # that a step computes at most
@@ -34,6 +35,25 @@ class ServedModel:
             job.sampling.get("n") or 1,
             job.engine.max_num_batched_tokens,
         )
+
+    def capture_version(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """Changes when the captured routes or their predictor are replaced, for the keys of caches."""
+        if self.routes is None:
+            return ()
+        return _version(self.routes), _version(predictor_path(self.routes))
+
+
+def predictor_path(routes: Path) -> Path:
+    """Beside the routes on which it is fitted."""
+    return routes.with_name(PREDICTOR_FILE)
+
+
+def _version(path: Path) -> tuple[int, int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 UNKNOWN_MODEL = ServedModel()

@@ -1,4 +1,4 @@
-"""One thread, so that sums are added in one order and results are the same bits on any number of cores."""
+"""Run on one thread, so that sums have one order and results are the same bits on any number of cores."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Pin OpenMP, BLAS and torch to one thread within the block; restore what they had afterwards.
+    """Limit OpenMP, BLAS and torch to one thread within the block, and restore their settings afterwards.
 
-    torch is pinned only if it was imported before: importing it takes seconds.
+    torch is limited only if it is already imported, since importing it takes seconds.
     """
     from threadpoolctl import threadpool_limits
 
@@ -19,7 +19,7 @@ def one_thread() -> Iterator[None]:
     before = torch.get_num_threads() if torch else None
     with threadpool_limits(1):  # first: torch shares the OpenMP setting that this one restores
         if torch:
-            torch.set_num_threads(1)  # also its MKL, which is linked in and hidden from threadpoolctl
+            torch.set_num_threads(1)  # also its own MKL, which threadpoolctl does not see
         try:
             yield
         finally:

@@ -1,10 +1,7 @@
-"""Prompts → the mean of the served model's own embeddings of their tokens. No second model, any language it reads.
+"""The signal `token`: the mean of the served model's own embeddings of a prompt's tokens. It needs no second model.
 
-In: prompts with token ids, or texts and the model's tokenizer; the model's embedding table (embedding_table.py). Out:
-one unit row per prompt. Knows nothing of what it is used for.
-
-A token counts by the square root of its number in the prompt, as in `lexical`, so that no row is ruled by full stops
-and articles. Purity of 16 clusters, against plain means: 96.3 and 96.2 % on six-domains, 96.8 and 93.7 % on real
+A token is weighted by the square root of its count in the prompt, as in `lexical`, so that full stops and articles do
+not dominate. Purity of 16 clusters, against plain means: 96.3 and 96.2 % on six-domains, 96.8 and 93.7 % on real
 prompts of six domains. Weighting by document frequency, or subtracting the mean, did not help further.
 """
 
@@ -25,31 +22,31 @@ from orderproof.signals.registry import Indices, Prompts, Signal, SignalError, t
 from orderproof.signals.served_model import ServedModel
 from orderproof.signals.threads import one_thread
 
-DIMENSIONS = 128  # of a wider table only as many leading directions are kept: purity stays within half a point
-SAMPLE_TOKENS = 16_384  # whose embeddings tell the leading directions
+DIMENSIONS = 128  # of a wider table the leading directions are kept: purity changes by less than half a point
+SAMPLE_TOKENS = 16_384  # from whose embeddings the leading directions are computed
 READ_TOKENS = 2048  # of each prompt
-BLOCK_TOKENS = 8192  # of the table, converted at once
+BLOCK_TOKENS = 8192  # of the table, converted at a time
 
 TokenIds = Sequence[Sequence[int]]
 
 
 def load(spec: OrderSpec, served: ServedModel) -> Signal:
-    """Read the table; where prompts come without token ids, the tokenizer too, at the first of them.
+    """Read the table, and the tokenizer when the first prompts without token ids arrive.
 
     Raises:
-        SignalError: no model is known, or its folder holds no embedding table or no tokenizer.
+        SignalError: the model is not known, or its folder holds no embedding table or no tokenizer.
     """
     model = served.model
     if model is None:
         raise SignalError(
-            "the signal `token` reads the served model's own embeddings: name its folder (--model FOLDER; model= in "
-            "Python), or use `lexical`, which needs none"
+            "the signal `token` reads the served model's embeddings: give its folder (--model FOLDER; model= in "
+            "Python), or use `lexical`, which needs no model"
         )
     table = leading_directions(read_embedding_table(model))
     tokenizer = functools.cache(lambda: read_tokenizer(served.tokenizer or model))
 
-    def rows(prompts: Prompts, places: Indices) -> NDArray[np.float32]:
-        ids = prompts.token_ids(places) if prompts.token_ids else tokenizer()(texts_of(prompts, places))
+    def rows(prompts: Prompts, indices: Indices) -> NDArray[np.float32]:
+        ids = prompts.token_ids(indices) if prompts.token_ids else tokenizer()(texts_of(prompts, indices))
         return mean_embeddings(ids, table, str(model))
 
     return rows
@@ -66,7 +63,7 @@ def mean_embeddings(token_ids: TokenIds, table: NDArray[np.float32], model: str 
         float32[N, dimensions]; zeros for a prompt without tokens.
 
     Raises:
-        SignalError: a token id that the table does not have.
+        SignalError: a token id outside the table.
     """
     from scipy import sparse
 
@@ -76,7 +73,7 @@ def mean_embeddings(token_ids: TokenIds, table: NDArray[np.float32], model: str 
     if tokens.size and int(tokens.max()) >= len(table):
         raise SignalError(
             f"{model}: its embedding table has {len(table)} rows, and a prompt has the token id {tokens.max()}: the "
-            "tokenizer is another model's. Name the model's own"
+            "tokenizer is another model's. Give the model's own"
         )
     counts = sparse.csr_matrix((np.ones(len(tokens), np.float32), tokens, starts), (len(read), len(table)))
     counts.sum_duplicates()
@@ -100,19 +97,22 @@ def leading_directions(table: EmbeddingTable) -> NDArray[np.float32]:
 
 
 def _basis(table: EmbeddingTable) -> NDArray[np.float32]:
-    """float32[width, DIMENSIONS], by principal components of evenly spread rows, those that are no numbers left out.
-    Prompts with such a token are refused by whoever uses their features.
+    """float32[width, DIMENSIONS]: principal components of evenly spaced rows, of those that are finite.
+
+    A prompt with such a token gets features that are not finite, which the caller must refuse.
     """
     sample = table.rows(slice(None, None, -(-len(table) // SAMPLE_TOKENS)))
     sample = sample[np.isfinite(sample).all(axis=1)]
     if len(sample) < 2:
-        raise SignalError(f"the embedding table {table.name} holds no numbers: fetch the model again, or use `lexical`")
-    _, directions = np.linalg.eigh(np.cov(sample, rowvar=False))  # of rising variance
+        raise SignalError(
+            f"the embedding table {table.name} holds no finite numbers: download the model again, or use `lexical`"
+        )
+    _, directions = np.linalg.eigh(np.cov(sample, rowvar=False))  # by ascending variance
     return np.ascontiguousarray(directions[:, : -DIMENSIONS - 1 : -1], np.float32)
 
 
 def read_tokenizer(folder: Path) -> Callable[[list[str]], TokenIds]:
-    """Texts → token ids without special tokens, which all prompts share. No code from the folder is run.
+    """A function from texts to token ids without special tokens, which all prompts share. Runs no code of the folder.
 
     Raises:
         SignalError: no usable tokenizer.
@@ -122,15 +122,15 @@ def read_tokenizer(folder: Path) -> Callable[[list[str]], TokenIds]:
             from tokenizers import Tokenizer
 
             fast = Tokenizer.from_file(str(folder / "tokenizer.json"))
-            fast.no_padding()  # a file may ask for either, and the engine heeds neither
+            fast.no_padding()  # the file may set both, and the engine ignores both
             fast.no_truncation()
-            return lambda texts: [found.ids for found in fast.encode_batch_fast(texts, add_special_tokens=False)]
+            return lambda texts: [encoding.ids for encoding in fast.encode_batch_fast(texts, add_special_tokens=False)]
         from transformers import AutoTokenizer
 
         slow: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # both raise whatever the broken file causes
+    except Exception as error:  # the libraries' own errors are of many types
         reason = " ".join(str(error).split())[:200]
         raise SignalError(
-            f"{folder}: holds no usable tokenizer: {reason}. Fetch the model again, or name its tokenizer's folder"
+            f"{folder}: holds no usable tokenizer: {reason}. Download the model again, or give its tokenizer's folder"
         ) from None
     return lambda texts: slow(texts, add_special_tokens=False, verbose=False)["input_ids"]

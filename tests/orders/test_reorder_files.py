@@ -293,10 +293,10 @@ def test_chats_are_known_by_their_captured_routes_in_every_form_of_row(
     rows = write_rows(tmp_path / "rows.jsonl", [FORMS[form](row) for row in routed.prompts])
     order = reorder_file(rows, tmp_path / "sorted.jsonl", spec, served=routed.served)
     assert order.permutation.tolist() == wanted.permutation.tolist()
-    assert "has the id of a captured one" not in caplog.text
+    assert "has the id of a captured prompt" not in caplog.text
 
 
-def test_chats_that_were_captured_otherwise_are_foretold_and_it_is_said_once(
+def test_chats_that_were_captured_with_another_text_are_predicted_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     routed = make_routed(tmp_path, chat_template_args={})
@@ -310,7 +310,7 @@ def test_chats_that_were_captured_otherwise_are_foretold_and_it_is_said_once(
         for signal in ("observed", "predicted")
     ]
     assert orders[0].permutation.tolist() == orders[1].permutation.tolist()
-    assert caplog.text.count("prompt 'p0' has the id of a captured one and another text") == 1
+    assert caplog.text.count("prompt 'p0' has the id of a captured prompt but") == 1
 
 
 def test_rows_that_no_job_takes_are_read_by_their_words(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_rows_are_unit_float32_in_the_order_of_the_texts() -> None:
 def test_the_vectors_are_the_librarys_own() -> None:
     from sentence_transformers import SentenceTransformer
 
-    theirs = SentenceTransformer(embedding._place(PACKAGED), device="cpu").encode(TEXTS, normalize_embeddings=True)
+    theirs = SentenceTransformer(embedding._location(PACKAGED), device="cpu").encode(TEXTS, normalize_embeddings=True)
     assert np.allclose(features(TEXTS), theirs, atol=1e-4)
 
 
@@ -54,7 +54,7 @@ def test_a_missing_folder_is_named() -> None:
         features(["a"], "./models/none")
 
 
-def test_an_unknown_hub_id_offline_is_told_in_one_message() -> None:
+def test_an_unknown_hub_id_offline_is_one_message() -> None:
     with pytest.raises(
         SignalError, match=r"'nobody/no-such-model' cannot be loaded.*hf download nobody/no-such-model"
     ) as refusal:

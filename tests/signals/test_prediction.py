@@ -1,8 +1,7 @@
-"""Experts are foretold from words, and the held-out fit is what refitting would give."""
+"""Experts are predicted from words, and the held-out fit is what refitting would give."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,29 +9,15 @@ import pytest
 
 from orderproof.routing.routes import Routes, frequency_matrix
 from orderproof.routing.routes_writer import write_routes
-from orderproof.signals.prediction import (
-    features_of,
-    fit,
-    learn,
-    predictor_of,
-    predictor_path,
-    probabilities,
-    read_predictor,
-    write_predictor,
-)
+from orderproof.signals.prediction import features_of, fit, probabilities
+from orderproof.signals.predictor_file import predictor_of
 from orderproof.signals.registry import SignalError
-from orderproof.signals.served_model import UNKNOWN_MODEL
 from tests.support.routed import EXPERTS, LAYERS, TOP_K, Routed, fitted, make_routed
 
 
 @pytest.fixture(scope="module")
 def routed(tmp_path_factory: pytest.TempPathFactory) -> Routed:
     return make_routed(tmp_path_factory.mktemp("routed"))
-
-
-def predictor_file(routed: Routed) -> Path:
-    assert routed.served.routes is not None
-    return predictor_path(routed.served.routes)
 
 
 def test_the_held_out_fit_is_what_refitting_without_each_prompt_gives(routed: Routed) -> None:
@@ -52,7 +37,7 @@ def test_the_held_out_fit_is_what_refitting_without_each_prompt_gives(routed: Ro
     assert 0.3 < r2 < 0.95
 
 
-def test_prompts_that_were_not_captured_are_foretold_their_kinds_experts(routed: Routed) -> None:
+def test_other_prompts_are_predicted_the_experts_of_their_kind(routed: Routed) -> None:
     predictor = predictor_of(routed.served, "predicted")
     features = features_of(predictor, routed.view, range(80, 100), routed.served)
     shares = (predictor.roots(features, "decode") ** 2).reshape(20, LAYERS, EXPERTS)
@@ -73,7 +58,7 @@ def test_answers_of_one_token_are_no_answers_without_experts(routed: Routed, tmp
     assert shares.mean() > 0.5  # of a layer's choices; zeros taken for answers would halve the roots
 
 
-def test_routes_that_have_nothing_to_do_with_the_words_are_not_foretold(tmp_path: Path) -> None:
+def test_routes_that_have_nothing_to_do_with_the_words_are_not_predicted(tmp_path: Path) -> None:
     routed = make_routed(tmp_path)
     words = [prompt["text"] for prompt in routed.prompts]
     mixed = np.random.default_rng(1).permutation(len(words))
@@ -84,36 +69,13 @@ def test_routes_that_have_nothing_to_do_with_the_words_are_not_foretold(tmp_path
     assert record.decode.alpha > 10
 
 
-def test_a_fit_is_the_same_bits_each_time_and_after_its_file(routed: Routed, tmp_path: Path) -> None:
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(3):
-        again = fitted(routed)
-    write_predictor(tmp_path / "predictor.npz", again)
-    model = routed.served.model or Path()
-    first, second = (read_predictor(path, model) for path in (predictor_file(routed), tmp_path / "predictor.npz"))
-    assert first.record == second.record
-    for part in ("prefill", "decode"):
-        assert first.weights[part].tobytes() == second.weights[part].tobytes()
-    assert first.lexical.tobytes() == second.lexical.tobytes()
-
-
-def test_a_predictor_that_cannot_be_made_leaves_no_older_one_behind(tmp_path: Path) -> None:
-    routed = make_routed(tmp_path)
-    assert routed.served.routes is not None
-    assert learn(routed.view, routed.served.routes, routed.served) == fitted(routed).record
-    with pytest.raises(SignalError, match="not among the prompts"):
-        learn(routed.view.take(range(50)), routed.served.routes, routed.served)
-    assert not predictor_file(routed).exists()
-
-
 def test_probabilities_are_shares_of_a_tokens_choices() -> None:
     roots = np.sqrt(np.array([[0.5, 0.25, 0.25, 0.0]], np.float32))
     assert probabilities(roots, TOP_K)[0] == pytest.approx([1.0, 0.5, 0.5, 0.0])
     assert probabilities(roots, 2 * TOP_K).max() == 1
 
 
-def test_too_few_routes_and_routes_of_strange_prompts_are_told(routed: Routed, tmp_path: Path) -> None:
+def test_too_few_routes_and_routes_of_strange_prompts_are_refused(routed: Routed, tmp_path: Path) -> None:
     with routed.routes() as routes:
         with pytest.raises(SignalError, match="'p0' and others that are not among the prompts"):
             fit(routed.view.take(range(1, 100)), routes, routed.served)
@@ -122,30 +84,3 @@ def test_too_few_routes_and_routes_of_strange_prompts_are_told(routed: Routed, t
                 writer.add(routes[k].prompt_id, routes[k].prompt_tokens, routes[k].experts)
     with Routes(tmp_path / "few.parquet") as few, pytest.raises(SignalError, match=r"routes of 31 prompts.*32"):
         fit(routed.view, few, routed.served)
-
-
-def test_without_routes_the_way_to_get_them_is_told(routed: Routed, tmp_path: Path) -> None:
-    with pytest.raises(SignalError, match="orderproof capture JOB"):
-        predictor_of(UNKNOWN_MODEL, "predicted")
-    with pytest.raises(SignalError, match=r"predictor\.npz does not exist: `orderproof capture JOB` makes it"):
-        predictor_of(replace(routed.served, routes=tmp_path / "routes.parquet"), "predicted")
-
-
-@pytest.mark.parametrize("size", [0, 10, 500, -1])
-def test_a_damaged_predictor_is_told(routed: Routed, tmp_path: Path, size: int) -> None:
-    path = tmp_path / "predictor.npz"
-    path.write_bytes(predictor_file(routed).read_bytes()[:size])
-    with pytest.raises(SignalError, match="cannot be read as a predictor"):
-        read_predictor(path, routed.served.model or Path())
-
-
-def test_a_pickle_in_its_place_is_never_opened(routed: Routed, tmp_path: Path) -> None:
-    np.savez(tmp_path / "predictor.npz", record=np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(SignalError, match="cannot be read as a predictor"):
-        read_predictor(tmp_path / "predictor.npz", routed.served.model or Path())
-
-
-def test_a_predictor_of_another_model_is_told(routed: Routed, tmp_path: Path) -> None:
-    other = make_routed(tmp_path, seed=1)
-    with pytest.raises(SignalError, match="another model's routes"):
-        read_predictor(predictor_file(routed), other.served.model or Path())

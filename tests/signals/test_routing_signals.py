@@ -14,7 +14,8 @@ from orderproof.job.spec import OrderSpec
 from orderproof.routing.experts import frequencies
 from orderproof.routing.routes_writer import write_routes
 from orderproof.signals import registry
-from orderproof.signals.prediction import features_of, predictor_of
+from orderproof.signals.prediction import features_of
+from orderproof.signals.predictor_file import predictor_of
 from orderproof.signals.registry import SignalError
 from orderproof.signals.served_model import ServedModel
 from tests.support.routed import EXPERTS, LAYERS, Routed, make_routed
@@ -49,7 +50,7 @@ def test_predicted_rows_are_the_predictors_decode_frequencies(routed: Routed) ->
 
 
 @pytest.mark.parametrize(("signal", "part"), [("fingerprint", "prefill"), ("observed", "decode")])
-def test_rows_are_real_where_routes_were_captured_and_foretold_elsewhere(
+def test_rows_are_captured_where_routes_are_known_and_predicted_elsewhere(
     routed: Routed, signal: str, part: Literal["prefill", "decode"]
 ) -> None:
     rows = rows_of(routed, signal)
@@ -63,7 +64,7 @@ def test_rows_are_real_where_routes_were_captured_and_foretold_elsewhere(
 
 
 def test_an_id_that_stands_for_another_prompt_brings_no_captured_experts(routed: Routed) -> None:
-    """Of two captured ids in a new file one has its old text; `predicted` tells what is foretold of the other."""
+    """Of two captured ids in a new file one has its old text; the other's experts are predicted."""
     mixed = replace(routed, prompts=[{"id": "p0", "text": routed.prompts[1]["text"]}, routed.prompts[41]])
     observed, predicted, before = rows_of(mixed, "observed"), rows_of(mixed, "predicted"), rows_of(routed, "observed")
     assert np.allclose(observed[0], predicted[0], atol=1e-6)
@@ -74,15 +75,15 @@ def test_an_id_that_stands_for_another_prompt_brings_no_captured_experts(routed:
 
 def test_routes_that_do_not_say_of_which_texts_they_are_are_told(routed: Routed, tmp_path: Path) -> None:
     copied(routed, tmp_path, texts={})
-    with pytest.raises(SignalError, match=r"does not say of which texts.*orderproof capture"):
+    with pytest.raises(SignalError, match=r"does not say which texts.*orderproof capture"):
         registry.load(OrderSpec(signal="observed"), replace(routed.served, routes=tmp_path / "routes.parquet"))
 
 
-def test_it_is_said_how_many_fingerprints_are_real(routed: Routed, caplog: pytest.LogCaptureFixture) -> None:
-    registry.clear_caches()
+def test_the_log_says_how_many_fingerprints_are_captured(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    routed = make_routed(tmp_path)
     with caplog.at_level(logging.INFO):
         rows_of(routed, "fingerprint")
-    assert "routes of 80 prompts are known; those of others are foretold" in caplog.text
+    assert "routes of 80 prompts are captured" in caplog.text
 
 
 def test_routes_and_predictor_of_different_captures_are_told(routed: Routed, tmp_path: Path) -> None:
@@ -102,5 +103,5 @@ def test_torn_routes_are_told(routed: Routed, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("signal", ["predicted", "fingerprint", "observed"])
 def test_a_model_alone_is_not_enough(routed: Routed, signal: str) -> None:
-    with pytest.raises(SignalError, match=f"'{signal}' rests on captured routes"):
+    with pytest.raises(SignalError, match=f"'{signal}' needs captured routes"):
         registry.load(OrderSpec.model_validate({"signal": signal}), ServedModel(routed.served.model))

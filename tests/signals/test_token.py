@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import ml_dtypes
@@ -76,13 +77,13 @@ def test_a_model_is_needed(model: Path) -> None:
     assert np.abs(np.diff(order.inverse()[[0, 2]])) == 1
 
 
-def test_another_models_tokenizer_is_told(model: Path, tmp_path: Path) -> None:
+def test_another_models_tokenizer_is_refused(model: Path, tmp_path: Path) -> None:
     save(tmp_path / "short" / "model.safetensors", model__embed_tokens__weight=TABLE[:20])
     with pytest.raises(SignalError, match=r"has 20 rows, and a prompt has the token id .* another model's"):
         rows_of(view_of(["some text"]), ServedModel(tmp_path / "short", model))
 
 
-def test_a_folder_without_a_tokenizer_is_told(model: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_tokenizer_is_refused(model: Path, tmp_path: Path) -> None:
     (tmp_path / "bare").mkdir()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "tokenizer.json").write_text("{}")
@@ -122,12 +123,13 @@ def test_padding_and_truncation_in_a_tokenizers_file_count_for_nothing_as_in_the
     from tokenizers import Tokenizer
 
     before = rows_of(view_of(["ab", "a longer text than that"]), ServedModel(model))
-    asks = Tokenizer.from_file(str(model / "tokenizer.json"))
-    asks.enable_padding(length=64)
-    asks.enable_truncation(3)
-    asks.save(str(model / "tokenizer.json"))
-    registry.clear_caches()
-    assert rows_of(view_of(["ab", "a longer text than that"]), ServedModel(model)).tobytes() == before.tobytes()
+    shutil.copytree(model, model.with_name("padding"))
+    changed = Tokenizer.from_file(str(model / "tokenizer.json"))
+    changed.enable_padding(length=64)
+    changed.enable_truncation(3)
+    padding = model.with_name("padding")
+    changed.save(str(padding / "tokenizer.json"))
+    assert rows_of(view_of(["ab", "a longer text than that"]), ServedModel(padding)).tobytes() == before.tobytes()
 
 
 def test_a_token_whose_embedding_is_no_number_spoils_the_prompts_that_have_it_alone() -> None:
@@ -138,6 +140,6 @@ def test_a_token_whose_embedding_is_no_number_spoils_the_prompts_that_have_it_al
     assert not np.isfinite(rows[1]).any()
 
 
-def test_a_wide_table_without_a_number_is_told() -> None:
-    with pytest.raises(SignalError, match="embedding table broken holds no numbers"):
+def test_a_wide_table_without_a_number_is_refused() -> None:
+    with pytest.raises(SignalError, match="embedding table broken holds no finite numbers"):
         leading_directions(EmbeddingTable("broken", np.full((400, 512), np.nan, np.float32), (400, 512)))
