@@ -26,9 +26,10 @@ def read_lines(readline: Callable[[int], bytes], fail: Callable[[int], Fail]) ->
     for number, line in enumerate(iter(lambda: readline(LINE_LIMIT_BYTES), b""), 1):
         if len(line) == LINE_LIMIT_BYTES:
             raise too_long(fail(number))
-        mark = len(BYTE_ORDER_MARK) if number == 1 and line.startswith(BYTE_ORDER_MARK) else 0
-        if line[mark:].strip():
-            yield number, offset + mark, line[mark:]
+        if number == 1 and line.startswith(BYTE_ORDER_MARK):
+            offset, line = len(BYTE_ORDER_MARK), line.removeprefix(BYTE_ORDER_MARK)
+        if line and not line.isspace():
+            yield number, offset, line
         offset += len(line)
 
 
