@@ -125,11 +125,11 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_the_old_one(tmp_
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
         for write in (lambda: write_atomically(path, b"x" * 5000), lambda: append_line(path, "x" * 5000)):
-            with pytest.raises(FileError, match=r"a\.bin cannot be written: File too large\. Free some space") as told:
+            with pytest.raises(FileError, match=r"a\.bin cannot be written: File too large") as refused:
                 write()
-            assert isinstance(told.value, OSError)
-            assert isinstance(told.value, OrderproofError)
-            assert (told.value.filename, told.value.strerror) == (str(path), "File too large")
+            assert isinstance(refused.value, OSError)
+            assert isinstance(refused.value, OrderproofError)
+            assert (refused.value.filename, refused.value.strerror) == (str(path), "File too large")
             assert names(tmp_path) == ["a.bin"]
             assert path.read_bytes().startswith(b"old")
     finally:
@@ -137,7 +137,7 @@ def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_the_old_one(tmp_
         signal.signal(signal.SIGXFSZ, before)
 
 
-def test_a_folder_that_cannot_be_made_is_told_by_the_file_s_name(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named_by_the_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FileError, match=r"file/a\.bin cannot be written: (Not a directory|File exists)"):
         write_atomically(tmp_path / "file" / "a.bin", b"")

@@ -14,6 +14,6 @@ def test_a_share_has_its_sign_unless_it_rounds_to_nothing(share: float, said: st
     assert signed(share) == said
 
 
-def test_a_gain_stands_with_its_interval_or_alone() -> None:
+def test_a_gain_is_shown_with_its_interval_if_it_has_one() -> None:
     assert with_interval(0.063, 0.012, 0.11) == "+6.3% (+1.2% to +11.0%)"
     assert with_interval(0.063, None, None) == with_interval(0.063, 0.01, None) == "+6.3%"

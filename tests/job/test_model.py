@@ -141,12 +141,12 @@ def test_a_single_expert_is_dense(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"quantization_config": {"quant_method": "fp8"}}, {"torch_dtype": "float8_e4m3fn"}])
-def test_a_quantised_model_does_not_tell_an_experts_size(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_a_quantised_model_does_not_give_an_experts_size(tmp_path: Path, change: dict[str, Any]) -> None:
     moe = facts(tmp_path, QWEN3_MOE | change).moe
     assert moe == MoeFacts(128, 8, 48, None)
 
 
-def test_quantisation_of_a_multimodal_model_stands_beside_its_text(tmp_path: Path) -> None:
+def test_quantisation_of_a_multimodal_model_is_read_beside_its_text_config(tmp_path: Path) -> None:
     moe = facts(tmp_path, LLAMA4_MAVERICK | {"quantization_config": {"quant_method": "compressed-tensors"}}).moe
     assert moe == MoeFacts(128, 1, 24, None)
 
@@ -170,10 +170,10 @@ def test_only_the_projects_own_toys_are_toys(tmp_path: Path) -> None:
 
 
 def test_the_facts_are_plain_values(tmp_path: Path) -> None:
-    told = facts(tmp_path, MIXTRAL).as_dict()
-    assert json.loads(json.dumps(told)) == told
-    assert told["path"] == "models/it"
-    assert told["moe"]["experts"] == 8
+    message = facts(tmp_path, MIXTRAL).as_dict()
+    assert json.loads(json.dumps(message)) == message
+    assert message["path"] == "models/it"
+    assert message["moe"]["experts"] == 8
 
 
 # -- what is no model --------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def test_every_field_of_the_protocol_is_passed_on_or_refused(endpoint: str) -> N
     }  # fmt: skip
 
 
-def test_what_stands_in_for_an_absent_key_is_the_protocol_s_default() -> None:
+def test_the_value_that_equals_an_absent_key_is_the_protocol_s_default() -> None:
     for endpoint in (CHAT, COMPLETIONS):
         for key, field in protocol(endpoint).model_fields.items():
             if key in openai_body.REFUSED and not field.is_required() and field.default_factory is None:

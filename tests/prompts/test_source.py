@@ -69,13 +69,13 @@ def test_the_first_flaw_is_named_and_the_others_are_counted(tmp_path: Path) -> N
         PromptSource(path)
 
 
-def test_an_id_that_stands_twice_is_named_with_both_lines(tmp_path: Path) -> None:
+def test_an_id_that_is_used_twice_is_named_with_both_lines(tmp_path: Path) -> None:
     path = jsonl(tmp_path, [json.dumps({"id": id, "text": "t"}) for id in "abcb"])
     with pytest.raises(PromptError, match=r"line 4 .id 'b'.*first on line 2"):
         PromptSource(path)
 
 
-def test_a_file_without_prompts_is_told(tmp_path: Path) -> None:
+def test_a_file_without_prompts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PromptError, match="holds no prompts"):
         PromptSource(jsonl(tmp_path, [""]))
     with pytest.raises(PromptError, match="does not exist"):
@@ -92,7 +92,7 @@ def test_an_edited_file_is_never_read_as_the_old_one(tmp_path: Path, edit: bytes
             source.read([1])
 
 
-def test_a_file_that_vanishes_is_told(tmp_path: Path) -> None:
+def test_a_file_that_vanishes_is_refused(tmp_path: Path) -> None:
     path = jsonl(tmp_path, [json.dumps(row) for row in ROWS])
     with PromptSource(path) as source:
         path.unlink()

@@ -85,7 +85,7 @@ def test_a_window_that_is_not_complete_comes_where_the_engine_starves(tmp_path: 
 
 
 @pytest.mark.parametrize("content", [b"", b"\n  \n", b"\xef\xbb\xbf"])
-def test_a_stream_without_prompts_is_told(content: bytes, pipe: Callable[[bytes], Path], tmp_path: Path) -> None:
+def test_a_stream_without_prompts_is_refused(content: bytes, pipe: Callable[[bytes], Path], tmp_path: Path) -> None:
     with (
         PromptStream(Stream(str(pipe(content)), linger_s=0), tmp_path / "spool") as stream,
         pytest.raises(PromptError, match="no prompts"),
@@ -182,7 +182,7 @@ def test_what_cannot_be_streamed_is_refused(pipe: Callable[[bytes], Path], tmp_p
             PromptStream(Stream(source, follow_s), tmp_path / "spool").has_more(0)
 
 
-def test_a_spool_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spool_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "prompts.jsonl").write_bytes(lines(0, 1))
     with pytest.raises(PromptError, match="none/spool: cannot be written: No such file"):
         PromptStream(Stream(str(tmp_path / "prompts.jsonl")), tmp_path / "none" / "spool")

@@ -134,7 +134,7 @@ def test_bad_prompts_are_named_by_file_line_and_id(
     assert kept(tmp_path / "found")["message"] == message
 
 
-def test_all_flaws_of_a_file_are_told_at_once_in_one_line_each(validate: Any) -> None:
+def test_all_flaws_of_a_file_are_named_at_once_in_one_line_each(validate: Any) -> None:
     rows = [row("a"), b"{\n", row("b", None), {"text": "x"}, row("a"), row("c", "x" * MODEL_TOKENS)]
     lines = refusal(validate, rows).splitlines()
     assert [re.findall(r"line (\d+)", text) for text in lines] == [["2"], ["4"], ["1", "5", "1"], ["3"], ["6"]]
@@ -179,7 +179,7 @@ def test_the_engines_own_length_goes_before_the_models(validate: Any) -> None:
     assert "exceed 64" in refusal(validate, [row("a", "x" * 100)], engine=EngineSpec(args={"max_model_len": -1}))
 
 
-def test_a_model_that_does_not_say_its_length_must_be_told(validate: Any, tmp_path: Path) -> None:
+def test_a_model_without_a_length_needs_it_from_the_job(validate: Any, tmp_path: Path) -> None:
     save_model(tmp_path / "silent")
     (tmp_path / "silent/config.json").write_text('{"model_type": "qwen3_moe"}')
     with pytest.raises(JobError, match=r"set jobs\.tried\.engine\.args\.max_model_len"):
