@@ -26,8 +26,8 @@ def plan(job: NameOrAll = None, params: Params = PARAMS, as_json: Json = False) 
         return
     from rich.console import Console
 
-    from orderproof.forecast.page import PAGE_FILE, write_foresight
-    from orderproof.forecast.planning import foresee
+    from orderproof.forecast.page import PAGE_FILE, write_forecast
+    from orderproof.forecast.planning import forecast_job
     from orderproof.forecast.stored_prediction import PLAN_FILE
     from orderproof.forecast.text import lines
     from orderproof.forecast.tracking import log_plan
@@ -36,8 +36,8 @@ def plan(job: NameOrAll = None, params: Params = PARAMS, as_json: Json = False) 
 
     this = checked_job(params, job)
     with Console(stderr=True).status("looking at the job") as line:
-        seen = foresee(this, line.update)
-        folder = write_foresight(this, seen)
+        seen = forecast_job(this, line.update)
+        folder = write_forecast(this, seen)
         line.update("telling MLflow")
         run = note = None
         try:

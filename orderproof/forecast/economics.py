@@ -1,8 +1,4 @@
-"""What a predicted gain is worth, and what it costs to find out.
-
-In: predicted seconds, a gain and a price. Out: hours, money, and how large a job pays. Knows nothing of how they came
-about.
-"""
+"""What a predicted gain is worth in time and money, and what the trial costs."""
 
 from __future__ import annotations
 
@@ -16,9 +12,9 @@ SECONDS_PER_HOUR = 3600
 
 @dataclass(frozen=True)
 class Worth:
-    """Of one order for one run of the whole job. Times in seconds."""
+    """The worth of one order for one run of the whole job. Times in seconds."""
 
-    today_s: float  # generating every prompt in the order of today
+    today_s: float  # generating every prompt in today's order
     saved_s: float
     saved_low_s: float
     saved_high_s: float
@@ -30,12 +26,12 @@ class Worth:
 
     @property
     def saved_per_month(self) -> float:
-        """Money."""
+        """In `currency`."""
         return self.saved_s * self.runs_per_month * self.price_per_hour / SECONDS_PER_HOUR
 
     @property
     def ordering_share(self) -> float:
-        """Of the generation that it serves."""
+        """Time to make the order over time to generate."""
         return self.ordering_s / self.today_s
 
     @property
@@ -54,14 +50,14 @@ def worth(
     arms: int,
     reporting: Reporting,
 ) -> Worth:
-    """Of a gain over the order of today, with its interval (gain, low, high; fractions).
+    """The worth of a gain over today's order, given with its interval (gain, low, high; fractions).
 
     Args:
         today_s: of one run of the whole job.
         pass_s: of one pass of the trial, which may measure a sample.
         arms: passes of one block.
     """
-    saved, low, high = (today_s * (1 - 1 / (1 + one)) for one in gain)
+    saved, low, high = (today_s * (1 - 1 / (1 + value)) for value in gain)
     return Worth(
         today_s=today_s,
         saved_s=saved,
@@ -75,11 +71,11 @@ def worth(
     )
 
 
-def break_even_prompts(one: Worth, prompts: int) -> float | None:
-    """How many prompts a job must have for one run to pay back this trial: its savings grow with their number.
+def break_even_prompts(worth: Worth, prompts: int) -> float | None:
+    """How many prompts a job must have for one run to pay back this trial; None: never.
 
     Args:
-        prompts: of the job that `one` is of.
+        prompts: of the job whose `worth` this is; savings grow in proportion to prompts.
     """
-    runs = one.runs_to_break_even
+    runs = worth.runs_to_break_even
     return None if runs is None else runs * prompts

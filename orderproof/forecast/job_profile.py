@@ -1,7 +1,4 @@
-"""What a job's own files say about what an order can do for it.
-
-In: a job, its model's facts, its prompts and the order in which it runs today. Out: `JobFacts`. Knows no routes.
-"""
+"""The facts of a job that decide how much an order can gain, from its own files, without routes."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from orderproof.prompts.tokenization import TokenizedPrompts
 
 @dataclass(frozen=True)
 class JobFacts:
-    """A job as far as it is known without running it."""
+    """What is known about a job without running it."""
 
     prompts: int
     batch: int  # sequences that run at once, on each replica
@@ -30,24 +27,24 @@ class JobFacts:
     prompt_tokens: float  # of a prompt, on average
     output_tokens: float  # that a prompt may generate in all its samples, on average
     moe: MoeFacts | None
-    touched: float | None  # share of a layer's experts that a step of any prompts selects if all were equally popular
-    touched_sorted: float | None  # and one of a single domain, by the published concentration
-    runs_in: str  # the order of today
-    promoted_by: str | None  # the trial that pinned it; None: it is the file's own
-    shuffle_like: bool  # whether its neighbours are neither more nor less alike than chance makes them
-    neighbours_p: float  # of the permutation test that says so
-    labels: int  # distinct ones; 0: not every prompt has one
+    touched: float | None  # share of a layer's experts that a step reads if all are equally popular
+    touched_sorted: float | None  # the same for a step of one domain, by the published concentration
+    runs_in: str  # method of today's order
+    promoted_by: str | None  # the trial that promoted it; None: the file's own order
+    shuffle_like: bool  # whether its neighbours are as similar as in a random order
+    neighbours_p: float  # p-value of that permutation test
+    labels: int  # distinct labels; 0: not every prompt has one
 
     @property
     def today(self) -> str:
-        """The order of today, in words."""
+        """Today's order, in words."""
         return f"{self.runs_in}, promoted by trial {self.promoted_by}" if self.promoted_by else "the file's own"
 
     @property
     def prefill_share(self) -> float:
-        """Of all tokens that the model reads or makes: those of the prompts, which each sample reads."""
-        read = self.prompt_tokens * self.samples
-        return read / (read + self.output_tokens)
+        """Share of prompt tokens in all tokens that the model reads or generates; each sample reads the prompt."""
+        prefill = self.prompt_tokens * self.samples
+        return prefill / (prefill + self.output_tokens)
 
     @property
     def batches(self) -> float:
@@ -55,10 +52,10 @@ class JobFacts:
         return self.prompts * self.samples / (self.batch * self.replicas)
 
 
-def facts_of(
+def profile_job(
     job: Job, model: ModelFacts, prompts: TokenizedPrompts, current: Order, promoted_by: str | None = None
 ) -> JobFacts:
-    """Gather them. `prompts` are all of the job's; `promoted_by`: the trial that pinned `current`."""
+    """The facts of a job. `prompts`: all of the job's; `promoted_by`: the trial that promoted `current`."""
     moe, batch = model.moe, job.engine.max_num_seqs
     like, p = shuffle_like(current.permutation, prompts)
     labels = set(prompts.labels)
@@ -81,15 +78,15 @@ def facts_of(
 
 
 def left_out(job: Job) -> Iterator[str]:
-    """What of a job's engine a prediction does not account for."""
+    """Properties of a job's engine that a prediction does not take into account."""
     args = job.engine.args
     if args.get("enable_prefix_caching") is not False:
-        yield "prefix caching: a beginning that prompts share, or samples of one, counts as read by each of them"
+        yield "prefix caching: a prefix that prompts or samples share counts as read by each of them"
     if int(args.get("pipeline_parallel_size", 1)) > 1:
-        yield "pipeline parallelism: a step passes its stages one after the other, and no two batches overlap"
+        yield "pipeline parallelism: the stages of a step count one after the other, without overlapping batches"
     if int(args.get("data_parallel_size", 1)) > 1:
-        yield "data parallelism: its ranks' batches count as one of max_num_seqs"
+        yield "data parallelism: the batches of all ranks count as one batch of max_num_seqs"
     if args.get("enable_eplb") or args.get("expert_placement_strategy", "linear") != "linear":
-        yield "where experts lie: equal contiguous parts on each device, none of them moved or doubled"
+        yield "expert placement: each device counts with an equal contiguous part of the experts, none moved"
     if args.get("speculative_config"):
-        yield "speculative decoding: each step makes one token of a sequence"
+        yield "speculative decoding: each step counts with one token per sequence"

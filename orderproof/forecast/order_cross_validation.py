@@ -1,10 +1,7 @@
-"""Which way to order saves the most experts? Asked of captured prompts by replay, never of timed passes.
+"""Which way to order saves the most experts? Simulated on captured prompts that it did not learn from.
 
-In: ways to order, captured routes and their prompts. Out: a `Choice` for each, best first. Knows nothing of times,
-engines or trials.
-
-Held out: the captured prompts are halved at random. What a way to order learns from routes it learns from one half, and
-the other half is ordered by it and replayed; then the halves change places.
+The captured prompts are split into two random halves. What a method learns from routes it learns from one half; it
+then orders the other half, which is simulated. Then the halves change roles.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ from orderproof.signals.predictor_file import write_predictor
 from orderproof.signals.registry import ROUTING_SIGNALS
 from orderproof.signals.served_model import ROUTES_FILE, ServedModel, predictor_path
 
-SHUFFLES = 5  # whose mean is what a way to order saves against
+SHUFFLES = 5  # whose mean is the reference of what is saved
 
 
 @dataclass(frozen=True)
@@ -43,16 +40,16 @@ class Choice:
 
     spec: OrderSpec
     experts_per_step: float  # distinct ones per layer
-    saved: float  # share of those that a shuffle reads
+    saved: float  # share of the experts that a shuffle reads
 
 
 @dataclass(frozen=True)
 class Choices:
-    """All of them, best first; of equals the one named first."""
+    """All methods, best first; of equal ones the first named."""
 
     ranked: tuple[Choice, ...]
     shuffled: float  # distinct experts per layer and step
-    oracle: float  # likewise: greedy by the real routes: a yardstick and no bound, since hindsight can order better
+    oracle: float  # likewise: greedy by the real routes; a yardstick, not a bound
 
     @property
     def headroom(self) -> float:
@@ -65,35 +62,35 @@ def choose(
     prompts: PromptView,
     routes: Routes,
     served: ServedModel,
-    setting: EngineShape,
+    shape: EngineShape,
     seed: int = 0,
 ) -> Choices:
-    """Rank ways to order.
+    """Rank methods to order.
 
     Args:
-        prompts: in them stand all captured ones.
-        served: the model; its routes are not looked at.
-        setting: the engine; each prompt ends when its captured tokens do.
+        prompts: include all captured ones.
+        served: the model; its routes are not read.
+        shape: the engine; each prompt generates as many tokens as were captured.
 
     Raises:
-        RoutingError: too few captured prompts to learn from one half and look at the other.
-        OrderError, SignalError: a way to order cannot be applied to these prompts.
+        RoutingError: too few captured prompts to learn from one half and compare on the other.
+        OrderError, SignalError: a method cannot be applied to these prompts.
     """
     if len(routes) < 2 * LEAST_PROMPTS:
         raise RoutingError(
-            f"{routes.path}: {len(routes)} captured prompts, and choosing among orders takes {2 * LEAST_PROMPTS}: "
-            "half to learn from, half to look at. Capture more with `orderproof capture JOB --prompts N`"
+            f"{routes.path}: {len(routes)} captured prompts; comparing orders needs {2 * LEAST_PROMPTS}, half to learn "
+            "from and half to compare on. Capture more with `orderproof capture JOB --prompts N`"
         )
     place = {prompt_id: i for i, prompt_id in enumerate(prompts.ids)}
     drawn = shuffle(len(routes), seed)
     halves = np.sort(drawn[: len(drawn) // 2]), np.sort(drawn[len(drawn) // 2 :])
-    served = replace(served, batch=setting.batch, batched_tokens=setting.batched_tokens)
+    served = replace(served, batch=shape.batch, batched_tokens=shape.batched_tokens)
     captured = replace(prompts.take([place[prompt_id] for prompt_id in routes.ids]), served=served)
-    counted = []
+    counts = []
     for learned, held in (halves, halves[::-1]):
         with _learned(specs, prompts, routes, learned, served) as known:
-            counted.append(experts_read(specs, replace(captured, served=known), routes, held, setting, seed))
-    *means, best, shuffled = np.mean(counted, axis=0).tolist()
+            counts.append(experts_read(specs, replace(captured, served=known), routes, held, shape, seed))
+    *means, best, shuffled = np.mean(counts, axis=0).tolist()
     choices = [Choice(spec, mean, 1 - mean / shuffled) for spec, mean in zip(specs, means, strict=True)]
     return Choices(tuple(sorted(choices, key=lambda choice: choice.experts_per_step)), shuffled, best)
 
@@ -103,38 +100,38 @@ def experts_read(
     captured: PromptView,
     routes: Routes,
     held: NDArray[np.int64],
-    setting: EngineShape,
+    shape: EngineShape,
     seed: int = 0,
 ) -> list[float]:
-    """What orders of some captured prompts read, by replay.
+    """The experts that orders of some captured prompts read, by simulation.
 
     Args:
-        captured: as the routes have them, with the served model as it is known.
+        captured: in the order of the routes, with the served model as it is known.
         held: places among them, ascending.
 
     Returns:
         Distinct experts per layer and step of each order, of the oracle, and of a shuffle (the mean of SHUFFLES).
 
     Raises:
-        OrderError, SignalError: a way to order cannot be applied to these prompts.
+        OrderError, SignalError: a method cannot be applied to these prompts.
     """
     view, samples = captured.take(held.tolist()), dict(enumerate(captured.samples(range(len(captured)))))
     orders = [make_order(spec, view, "").permutation for spec in specs]
-    orders.append(oracle(routes, held, captured.at_once() or setting.batch))
+    orders.append(oracle(routes, held, captured.at_once() or shape.batch))
     shuffles = [shuffle(len(held), seed + k) for k in range(SHUFFLES)]
-    tallies = [simulate_captured(routes, held[order].tolist(), setting, samples) for order in orders + shuffles]
-    found = [one.experts_per_layer for one in tallies]
+    passes = [simulate_captured(routes, held[order].tolist(), shape, samples) for order in orders + shuffles]
+    found = [simulated.experts_per_layer for simulated in passes]
     return [*found[:-SHUFFLES], float(np.mean(found[-SHUFFLES:]))]
 
 
 def oracle(routes: Routes, places: NDArray[np.int64], beside: int) -> NDArray[np.int64]:
-    """The greedy order by how often each prompt's answer really used each expert.
+    """The greedy order by how often each prompt's answer used each expert.
 
     Args:
         beside: prompts that run at once.
 
     Returns:
-        int64[n]: which of `places` is sent k-th.
+        int64[n]: the k-th value says which of `places` is sent k-th.
     """
     record = routes.record
     likely = [np.minimum(frequencies(routes[k].decode, record.experts) * record.top_k, 1) for k in places.tolist()]
@@ -153,13 +150,13 @@ def _learned(
 def learned_from(
     routes: Routes, learned: NDArray[np.int64], prompts: PromptView, served: ServedModel
 ) -> Iterator[ServedModel]:
-    """The served model as it were known had only those routes been captured that stand at the places `learned`.
+    """The served model as if only the routes at the places `learned` had been captured.
 
     Args:
-        prompts: in them stand all captured ones.
+        prompts: include all captured ones.
 
     Raises:
-        SignalError: they are too few to learn from.
+        SignalError: too few routes to learn from.
     """
     known = replace(served, routes=None)
     with tempfile.TemporaryDirectory() as folder:

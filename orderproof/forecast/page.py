@@ -1,6 +1,6 @@
-"""What is kept of a `Foresight`: reports/plan/<job>/ with plan.json, plan.png and plan.html.
+"""What is kept of a `JobForecast`: reports/plan/<job>/ with plan.json, plan.png and plan.html.
 
-In: a `Foresight`. Out: files, and the shape of `--json`. Decides nothing.
+In: a `JobForecast`. Out: files, and the shape of `--json`. Decides nothing.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from orderproof.forecast.picture import draw
-from orderproof.forecast.planning import Forecast, Foresight
-from orderproof.forecast.prediction import over
+from orderproof.forecast.planning import JobForecast, OrderForecast
+from orderproof.forecast.prediction import over_today
 from orderproof.forecast.stored_prediction import PLAN_FILE, plan_dir
-from orderproof.forecast.text import COLUMNS, basis_said, facts_said, order_in_params, order_rows, worth_said
+from orderproof.forecast.text import COLUMNS, describe_basis, describe_job, describe_worth, order_in_params, order_rows
 from orderproof.job.files import write_atomically
 from orderproof.job.spec import Job
 from orderproof.measure.page import data_uri, render
@@ -24,7 +24,7 @@ SCHEMA = "orderproof/plan/1"
 PICTURE_FILE, PAGE_FILE = "plan.png", "plan.html"
 
 
-def write_foresight(job: Job, seen: Foresight) -> Path:
+def write_forecast(job: Job, seen: JobForecast) -> Path:
     """plan.json, plan.html, and plan.png where there are predictions. Returns the folder."""
     folder, now = plan_dir(job), datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
     told = {**as_json(seen), "created_utc": now, "mlflow_run": None}
@@ -37,7 +37,7 @@ def write_foresight(job: Job, seen: Foresight) -> Path:
     return folder
 
 
-def as_json(seen: Foresight) -> dict[str, Any]:
+def as_json(seen: JobForecast) -> dict[str, Any]:
     """The stable shape of `--json`. Gains and shares are fractions, times seconds; absent things are null."""
     forecast, facts = seen.forecast, seen.facts
     return {
@@ -58,7 +58,7 @@ def as_json(seen: Foresight) -> dict[str, Any]:
     }
 
 
-def _forecast_json(forecast: Forecast) -> dict[str, Any]:
+def _forecast_json(forecast: OrderForecast) -> dict[str, Any]:
     held_out = {choice.spec: choice.saved for choice in forecast.choices.ranked} if forecast.choices else {}
     return {
         "captured": forecast.captured,
@@ -69,7 +69,7 @@ def _forecast_json(forecast: Forecast) -> dict[str, Any]:
         "orders": [
             {
                 **asdict(foretold),
-                "gain_over_today": over(foretold, forecast.today)[0],
+                "gain_over_today": over_today(foretold, forecast.today)[0],
                 "order": order_in_params(one.spec),
                 "experts_saved_held_out": held_out.get(one.spec),
                 "seconds": one.seconds,
@@ -80,25 +80,25 @@ def _forecast_json(forecast: Forecast) -> dict[str, Any]:
     }
 
 
-def _facts(seen: Foresight, folder: Path, created_utc: str) -> dict[str, Any]:
+def _facts(seen: JobForecast, folder: Path, created_utc: str) -> dict[str, Any]:
     """Everything that the template names."""
     forecast = seen.forecast
     return {
         "seen": seen,
         "created_utc": created_utc,
         "headline": _headline(seen),
-        "gain": over(seen.candidate[1], forecast.today) if forecast and seen.candidate else None,
+        "gain": over_today(seen.candidate[1], forecast.today) if forecast and seen.candidate else None,
         "picture": data_uri(folder / PICTURE_FILE) if forecast else None,
-        "facts": list(facts_said(seen)),
-        "worth": list(worth_said(seen)),
-        "basis": basis_said(forecast) if forecast else "",
+        "facts": list(describe_job(seen)),
+        "worth": list(describe_worth(seen)),
+        "basis": describe_basis(forecast) if forecast else "",
         "columns": COLUMNS,
         "rows": list(order_rows(forecast)) if forecast else [],
         "impossible": forecast.impossible if forecast else (),
     }
 
 
-def _headline(seen: Foresight) -> str:
+def _headline(seen: JobForecast) -> str:
     return {
         "measure": f"Measure this order: {seen.advice.candidate}",
         "don't": "Don't measure: no order is worth a trial here",

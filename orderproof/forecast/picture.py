@@ -1,14 +1,11 @@
-"""The picture of a plan: the predicted gain of every order with its interval, beside today's.
-
-In: a `Foresight` with a forecast, and a path. Out: a PNG file. Knows nothing of pages or trackers.
-"""
+"""The picture of a plan: the predicted gain of every order with its interval, and today's order."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orderproof.forecast.planning import Foresight
+from orderproof.forecast.planning import JobForecast
 from orderproof.job.files import atomic_file
 from orderproof.runs.style import COLOURS, DPI, FAINT, INK, STYLE, WIDTH_IN
 
@@ -18,31 +15,31 @@ if TYPE_CHECKING:
 ROW_IN = 0.32
 
 
-def draw(seen: Foresight, path: Path) -> None:
+def draw(job_forecast: JobForecast, path: Path) -> None:
     """Predicted gains over shuffled, the candidate's in its colour; the minimum effect is counted from today's gain."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    forecast = seen.forecast
+    forecast = job_forecast.forecast
     assert forecast is not None
     shown = [forecast.today, *forecast.predictions][::-1]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH_IN, 1.7 + ROW_IN * len(shown)), layout="constrained")
         axes = figure.subplots()
-        for row, one in enumerate(shown):
-            colour = COLOURS["candidate"] if one.name == seen.advice.candidate else COLOURS["control"]
-            colour = INK if one is forecast.today else colour
-            low, high = 100 * (one.gain - one.low), 100 * (one.high - one.gain)
-            axes.errorbar(100 * one.gain, row, xerr=[[low], [high]], fmt="o", color=colour, capsize=3)
-        names = ["today's order" if one is forecast.today else one.name for one in shown]
+        for row, prediction in enumerate(shown):
+            colour = COLOURS["candidate"] if prediction.name == job_forecast.advice.candidate else COLOURS["control"]
+            colour = INK if prediction is forecast.today else colour
+            low, high = 100 * (prediction.gain - prediction.low), 100 * (prediction.high - prediction.gain)
+            axes.errorbar(100 * prediction.gain, row, xerr=[[low], [high]], fmt="o", color=colour, capsize=3)
+        names = ["today's order" if prediction is forecast.today else prediction.name for prediction in shown]
         axes.set_yticks(range(len(shown)), names)
         axes.set(xlabel="predicted gain over shuffled, %")
         axes.set_ylim(-0.6, len(shown) - 0.4)
-        min_effect = (1 + forecast.today.gain) * (1 + seen.rule.min_effect) - 1
+        min_effect = (1 + forecast.today.gain) * (1 + job_forecast.rule.min_effect) - 1
         _mark(axes, 0, "shuffled", "-", leftmost=min_effect > 0)
         _mark(axes, 100 * min_effect, "minimum effect", "--", leftmost=min_effect <= 0)
-        toy = " (toy model: not your gain)" if seen.model.toy else ""
-        axes.set_title(f"{seen.job}: {seen.advice.answer}{toy}", wrap=True)
+        toy = " (toy model: not your gain)" if job_forecast.model.toy else ""
+        axes.set_title(f"{job_forecast.job}: {job_forecast.advice.answer}{toy}", wrap=True)
         with atomic_file(path) as sink:
             figure.savefig(sink, format="png", dpi=DPI, facecolor="white")
 

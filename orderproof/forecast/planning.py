@@ -1,7 +1,7 @@
 """One job looked at before it is spent on: facts, predictions, what they are worth, and advice.
 
 In: a job; its prompts, model, earlier trials, and its captured routes and fitted costs where there are some. Out: a
-`Foresight`. Starts no engine.
+`JobForecast`. Starts no engine.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from orderproof.capture.step_cost_store import StoredCosts, read_costs
 from orderproof.forecast.advice import Advice, advise
 from orderproof.forecast.candidates import Candidate, candidates_of
 from orderproof.forecast.economics import Worth, worth
-from orderproof.forecast.job_profile import JobFacts, facts_of, left_out
+from orderproof.forecast.job_profile import JobFacts, left_out, profile_job
 from orderproof.forecast.order_cross_validation import Choices, choose
-from orderproof.forecast.prediction import Prediction, over, predict, unlearned
+from orderproof.forecast.prediction import Prediction, over_today, predict, shrink_to_unseen
 from orderproof.generate.select_order import spec_of
 from orderproof.job.model import ModelFacts, read_model
 from orderproof.job.sampling import asked_samples, asked_tokens
@@ -42,8 +42,8 @@ from orderproof.validation.validate import validate_prompts
 
 
 @dataclass(frozen=True, eq=False)
-class Forecast:
-    """What captured routes foretell."""
+class OrderForecast:
+    """What captured routes predict for each order."""
 
     captured: int  # prompts
     whole: bool  # they are all of the job's
@@ -58,15 +58,15 @@ class Forecast:
 
 
 @dataclass(frozen=True, eq=False)
-class Foresight:
-    """The page before spending."""
+class JobForecast:
+    """A job's facts, predictions, their worth and the advice."""
 
     job: str
     model: ModelFacts
     facts: JobFacts
     rule: Rule  # looks to register
     detectable: float | None  # smallest gain the last look detects with 80 % power; None without earlier trials
-    forecast: Forecast | None  # None: nothing was captured
+    forecast: OrderForecast | None  # None: nothing was captured
     worth: Worth | None  # of the candidate that is advised
     advice: Advice
     dataset_md5: str
@@ -82,11 +82,11 @@ class Foresight:
         return next(pair for pair in pairs if pair[0].name == self.advice.candidate)
 
 
-def foresee(job: Job, say: Callable[[str], None] = lambda _: None) -> Foresight:
-    """Look at a job.
+def forecast_job(job: Job, say: Callable[[str], None] = lambda _: None) -> JobForecast:
+    """Forecast what each order would gain for a job, and advise.
 
     Args:
-        say: told what is being done, for the seconds that it takes.
+        say: called with what is being done, for the seconds that it takes.
 
     Raises:
         OrderproofError: prompts or model that no trial could use; routes or costs of others.
@@ -97,7 +97,7 @@ def foresee(job: Job, say: Callable[[str], None] = lambda _: None) -> Foresight:
     md5, current = recording.current_order(job, prompts)
     route_artifacts.restore_routes(job, md5)
     plan = make_plan(job, model, prompts, md5, current, read_history(reports_of(job, placebo=False)))
-    facts = facts_of(job, model, prompts, current, _promoted_by(job, current))
+    facts = profile_job(job, model, prompts, current, _promoted_by(job, current))
     forecast, routes_file = None, job.paths.routes
     if plan.refusal is None and routes_file.exists():
         known = read_costs(job, model)
@@ -105,7 +105,7 @@ def foresee(job: Job, say: Callable[[str], None] = lambda _: None) -> Foresight:
             with open_routes(routes_file, model, md5) as routes:
                 forecast = _forecast(job, prompts, routes, known, current, facts.today, say)
     advice = advise(plan.refusal, forecast, plan.rule, job, plan.detectable_gain_before, routes_file.exists())
-    return Foresight(
+    return JobForecast(
         job=job.name,
         model=model,
         facts=facts,
@@ -134,7 +134,7 @@ def _forecast(
     current: Order,
     today: str,
     say: Callable[[str], None],
-) -> Forecast:
+) -> OrderForecast:
     places = np.array([k for k, prompt_id in enumerate(prompts.ids) if prompt_id in routes.place], np.int64)
     sample = prompts.take(places)
     served, setting = ServedModel.of_job(job), EngineShape.of(job)
@@ -155,16 +155,16 @@ def _forecast(
     )
     choices = None
     if len(routes) >= 2 * LEAST_PROMPTS:
-        say("asking them of prompts that they did not learn from")
+        say("comparing them on prompts that they did not learn from")
         alone = replace(setting, replicas=1)
         specs = [one.spec for one in possible]
         learned = None if whole else _learned_today(current)
         specs += [learned] if learned and learned not in specs else []
         choices = choose(specs, view, routes, served, alone, job.measure.seed)
         if not whole:
-            predictions = _unlearned(possible, predictions, choices)
-            runs = unlearned(runs, _saved(choices)[learned]) if learned else runs
-    return Forecast(
+            predictions = _shrink_learned(possible, predictions, choices)
+            runs = shrink_to_unseen(runs, _saved(choices)[learned]) if learned else runs
+    return OrderForecast(
         captured=len(sample),
         whole=whole,
         costs=known,
@@ -178,12 +178,12 @@ def _forecast(
     )
 
 
-def _unlearned(made: Sequence[Candidate], predictions: Sequence[Prediction], choices: Choices) -> list[Prediction]:
+def _shrink_learned(made: Sequence[Candidate], predictions: Sequence[Prediction], choices: Choices) -> list[Prediction]:
     """Predictions for a job most of whose prompts taught nothing."""
     saved = _saved(choices)
     return [
-        unlearned(foretold, saved[one.spec]) if one.learns_from_routes else foretold
-        for one, foretold in zip(made, predictions, strict=True)
+        shrink_to_unseen(predicted, saved[one.spec]) if one.learns_from_routes else predicted
+        for one, predicted in zip(made, predictions, strict=True)
     ]
 
 
@@ -210,13 +210,13 @@ def requests_of(job: Job, prompts: TokenizedPrompts, source: CapturedRoutes) -> 
     return requests
 
 
-def _worth(job: Job, plan: Plan, forecast: Forecast | None, advice: Advice) -> Worth | None:
+def _worth(job: Job, plan: Plan, forecast: OrderForecast | None, advice: Advice) -> Worth | None:
     if forecast is None or advice.candidate is None:
         return None
     pairs = zip(forecast.candidates, forecast.predictions, strict=True)
-    candidate, foretold = next(pair for pair in pairs if pair[0].name == advice.candidate)
+    candidate, predicted = next(pair for pair in pairs if pair[0].name == advice.candidate)
     ordering_s = candidate.seconds * plan.prompts_total / forecast.captured
     today_s = forecast.shuffled_s / (1 + forecast.today.gain)
     pass_s = today_s * len(plan.prompts) / plan.prompts_total
-    gain, arms = over(foretold, forecast.today), len(plan.orders)
+    gain, arms = over_today(predicted, forecast.today), len(plan.orders)
     return worth(gain, today_s, ordering_s, pass_s, plan.rule, arms, job.reporting)

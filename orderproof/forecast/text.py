@@ -1,7 +1,4 @@
-"""A `Foresight` in words: what its terminal text and its page both say.
-
-In: a `Foresight`. Out: strings. Decides nothing and touches no file.
-"""
+"""A `JobForecast` in words, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -11,8 +8,8 @@ from typing import Any
 
 from orderproof.forecast.advice import interval
 from orderproof.forecast.economics import SECONDS_PER_HOUR, break_even_prompts
-from orderproof.forecast.planning import Forecast, Foresight
-from orderproof.forecast.prediction import over
+from orderproof.forecast.planning import JobForecast, OrderForecast
+from orderproof.forecast.prediction import over_today
 from orderproof.job.formatting import signed
 from orderproof.job.spec import OrderSpec
 from orderproof.measure.outcome import TOY
@@ -21,38 +18,38 @@ COLUMNS = ("order", "experts", "held out", "predicted gain", "to make", "over to
 WIDTHS = ("36s", ">8s", ">9s", ">27s", ">9s", ">11s")
 
 
-def lines(seen: Foresight) -> list[str]:
-    """The page as text."""
+def lines(job_forecast: JobForecast) -> list[str]:
+    """The forecast as lines of text."""
     return [
-        f"{seen.job}: {seen.advice.answer.upper()}" + (f"  [{TOY}]" if seen.model.toy else ""),
-        f"  {seen.advice.reason}",
+        f"{job_forecast.job}: {job_forecast.advice.answer.upper()}" + (f"  [{TOY}]" if job_forecast.model.toy else ""),
+        f"  {job_forecast.advice.reason}",
         "",
-        *(f"{name:10s} {said}" for name, said in facts_said(seen)),
-        *(_table_lines(seen.forecast) if seen.forecast else ()),
-        *(f"  left out: {what}" for what in seen.left_out if seen.forecast),
+        *(f"{name:10s} {text}" for name, text in describe_job(job_forecast)),
+        *(_table_lines(job_forecast.forecast) if job_forecast.forecast else ()),
+        *(f"  left out: {item}" for item in job_forecast.left_out if job_forecast.forecast),
         "",
-        *(f"{name:10s} {said}" for name, said in worth_said(seen)),
+        *(f"{name:10s} {text}" for name, text in describe_worth(job_forecast)),
     ]
 
 
 def order_in_params(spec: OrderSpec) -> dict[str, Any]:
-    """As it is written under `order` in params.yaml."""
+    """The order as it is written under `order` in params.yaml."""
     return spec.model_dump(exclude_defaults=True) | {"method": spec.method}
 
 
-def facts_said(seen: Foresight) -> Iterator[tuple[str, str]]:
-    """What the job is, and what a step of it costs."""
-    facts, moe = seen.facts, seen.facts.moe
+def describe_job(job_forecast: JobForecast) -> Iterator[tuple[str, str]]:
+    """Model, batch, prompts and today's order of the job, and what a step costs."""
+    facts, moe = job_forecast.facts, job_forecast.facts.moe
     if moe is None:
-        yield "model", f"{seen.model.path}: {seen.model.architecture}, dense"
+        yield "model", f"{job_forecast.model.path}: {job_forecast.model.architecture}, dense"
     else:
         size = f", {moe.bytes_per_expert / 1e6:.1f} MB each" if moe.bytes_per_expert else ""
         yield "model", f"{moe.moe_layers} layers of {moe.experts} experts, top-{moe.top_k}{size}"
         yield (
             "batch",
-            f"{facts.batch} sequences{_spread(seen)}, {facts.batches:.0f} full ones; a step would touch "
-            f"{facts.touched:.0%} of a layer's experts if all were equally popular, {facts.touched_sorted:.0%} in one "
-            "published domain",
+            f"{facts.batch} sequences{_spread(job_forecast)}, {facts.batches:.0f} full batches; a step reads "
+            f"{facts.touched:.0%} of a layer's experts if all are equally popular, {facts.touched_sorted:.0%} for one "
+            "domain as published",
         )
     samples = f" in {facts.samples:g} samples" if facts.samples > 1 else ""
     yield (
@@ -61,72 +58,72 @@ def facts_said(seen: Foresight) -> Iterator[tuple[str, str]]:
         f"generated{samples}: {facts.prefill_share:.0%} of all tokens are prefill",
     )
     like = (
-        "is like a shuffle"
+        "looks like a shuffle"
         if facts.shuffle_like
-        else "is no shuffle: its neighbours are more or less alike than chance"
+        else "is not random: its neighbours are more or less similar than by chance"
     )
     yield "order", f"today {facts.today}, which {like} (p = {facts.neighbours_p:.3f})"
-    if seen.forecast:
-        yield "a step", _step_said(seen.forecast)
+    if job_forecast.forecast:
+        yield "a step", _describe_step(job_forecast.forecast)
 
 
-def _spread(seen: Foresight) -> str:
-    """Over what the batches are spread."""
-    facts, forecast = seen.facts, seen.forecast
+def _spread(job_forecast: JobForecast) -> str:
+    """Replicas and devices of the batches."""
+    facts, forecast = job_forecast.facts, job_forecast.forecast
     on = f" on each of {facts.replicas} replicas" if facts.replicas > 1 else ""
     return on + (f", experts over {forecast.devices} devices" if forecast and forecast.devices > 1 else "")
 
 
-def _step_said(forecast: Forecast) -> str:
+def _describe_step(forecast: OrderForecast) -> str:
     costs = forecast.costs
-    near = f", {costs.times_bandwidth:.1f} times what reading its bytes takes" if costs.times_bandwidth else ""
+    ratio = f", {costs.times_bandwidth:.1f} times what reading its bytes takes" if costs.times_bandwidth else ""
     return (
         f"{costs.base_ms[-1]:.2f} ms at batch {costs.batches[-1]:.0f} + {1000 * costs.expert_ms:.1f} ± "
-        f"{1000 * costs.expert_ms_error:.1f} µs per expert{near} (R² {costs.r_squared:.2f}, {costs.steps} steps)"
+        f"{1000 * costs.expert_ms_error:.1f} µs per expert{ratio} (R² {costs.r_squared:.2f}, {costs.steps} steps)"
     )
 
 
-def basis_said(forecast: Forecast) -> str:
-    """What the table of orders rests on."""
+def describe_basis(forecast: OrderForecast) -> str:
+    """The data behind the table of orders."""
     return f"from the routes of {forecast.captured} prompts, against shuffled and today's order ({forecast.today.name})"
 
 
-def order_rows(forecast: Forecast) -> Iterator[tuple[str, ...]]:
-    """A cell for each of COLUMNS: every order, today's, and what hindsight saves."""
+def order_rows(forecast: OrderForecast) -> Iterator[tuple[str, ...]]:
+    """A cell for each of COLUMNS: every order, today's, and the greedy order by the real routes."""
     held_out = {choice.spec: choice.saved for choice in forecast.choices.ranked} if forecast.choices else {}
     today = forecast.today
-    for one, foretold in zip(forecast.candidates, forecast.predictions, strict=True):
-        held = signed(-held_out[one.spec]) if one.spec in held_out else ""
-        gained = signed(over(foretold, today)[0])
-        yield one.name, signed(-foretold.experts_saved), held, interval(foretold), f"{one.seconds:.1f} s", gained
+    for candidate, predicted in zip(forecast.candidates, forecast.predictions, strict=True):
+        held = signed(-held_out[candidate.spec]) if candidate.spec in held_out else ""
+        gain, saved = signed(over_today(predicted, today)[0]), signed(-predicted.experts_saved)
+        yield candidate.name, saved, held, interval(predicted), f"{candidate.seconds:.1f} s", gain
     yield "today", signed(-today.experts_saved), "", interval(today), "", ""
     if forecast.choices:
         yield (
             "greedy by the real routes",
             "",
             signed(-forecast.choices.headroom),
-            "a yardstick: with hindsight",
+            "a yardstick: knows the routes",
             "",
             "",
         )
 
 
-def _table_lines(forecast: Forecast) -> Iterator[str]:
+def _table_lines(forecast: OrderForecast) -> Iterator[str]:
     yield ""
-    yield f"{basis_said(forecast)}:"
+    yield f"{describe_basis(forecast)}:"
     for row in (COLUMNS, *order_rows(forecast)):
         yield "  " + " ".join(f"{cell:{width}}" for cell, width in zip(row, WIDTHS, strict=True)).rstrip()
-    for one in forecast.impossible:
-        yield f"  {one.name:28s} not possible: {one.problem}"
+    for candidate in forecast.impossible:
+        yield f"  {candidate.name:28s} not possible: {candidate.problem}"
 
 
-def worth_said(seen: Foresight) -> Iterator[tuple[str, str]]:
+def describe_worth(job_forecast: JobForecast) -> Iterator[tuple[str, str]]:
     """What a trial costs, what it could return, and what to do next."""
-    looks = ", ".join(map(str, seen.rule.looks))
-    least = f"; the last detects a gain of {seen.detectable:.1%}" if seen.detectable else ""
+    looks = ", ".join(map(str, job_forecast.rule.looks))
+    least = f"; the last detects a gain of {job_forecast.detectable:.1%}" if job_forecast.detectable else ""
     yield "trial", f"looks at {looks} blocks{least}"
-    worth = seen.worth
-    if worth is None or seen.candidate is None:
+    worth = job_forecast.worth
+    if worth is None or job_forecast.candidate is None:
         return
     yield (
         "",
@@ -135,18 +132,18 @@ def worth_said(seen: Foresight) -> Iterator[tuple[str, str]]:
     )
     money = f", {worth.saved_per_month:.2f} {worth.currency} a month at {worth.runs_per_month:.0f} runs"
     yield "worth", f"{_time(worth.saved_s)} of {_time(worth.today_s)} per run" + (money if worth.price_per_hour else "")
-    prompts = break_even_prompts(worth, seen.facts.prompts)
+    prompts = break_even_prompts(worth, job_forecast.facts.prompts)
     if worth.runs_to_break_even is None:
-        yield "", "the trial is never paid back: ordering takes at least as long as it saves"
+        yield "", "the trial never pays back: ordering takes at least as long as it saves"
     elif prompts is not None:
         yield (
             "",
-            f"the trial is paid back after {worth.runs_to_break_even:.0f} runs, or by one run of "
-            f"{prompts:,.0f} prompts",
+            f"the trial pays back after {worth.runs_to_break_even:.0f} runs, or by one run of {prompts:,.0f} prompts",
         )
-    if seen.advice.answer == "measure":
-        spec = json.dumps(order_in_params(seen.candidate[0].spec))
-        yield "next", f"jobs.{seen.job}.order: {spec} in params.yaml, then `orderproof measure {seen.job}`"
+    if job_forecast.advice.answer == "measure":
+        spec = json.dumps(order_in_params(job_forecast.candidate[0].spec))
+        job = job_forecast.job
+        yield "next", f"set jobs.{job}.order to {spec} in params.yaml, then run `orderproof measure {job}`"
 
 
 def _time(seconds: float) -> str:

@@ -1,6 +1,6 @@
 """A plan sent to MLflow: one run beside the job's trials.
 
-In: reports/plan/<job>/ as `write_foresight` left it. Out: the id of its MLflow run, kept in plan.json; or a
+In: reports/plan/<job>/ as `write_forecast` left it. Out: the id of its MLflow run, kept in plan.json; or a
 `TrackingError`, and the plan waits for `orderproof log`, or for the next plan, which takes its place. Sending it again
 completes what is there and doubles nothing. What is sent is figures and settings, never a prompt.
 """

@@ -185,7 +185,7 @@ def test_a_killed_engine_is_an_error_that_keeps_what_was_finished(
 def test_a_worker_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     """The worker's own doing, before vLLM is even imported: standard input ends, and the kernel's signal."""
     program = (
-        "import subprocess, sys, time, json; from orderproof.engines.protocol import client;"
+        "import subprocess, sys, time, json; from orderproof.engines import client;"
         "a = [sys.executable, '-u', '-c', client.BOOTSTRAP];"
         "c = subprocess.Popen(a, stdin=subprocess.PIPE, start_new_session=True);"
         "c.stdin.write(json.dumps(client.WORKER.read_text()).encode() + b'\\n'); c.stdin.flush();"

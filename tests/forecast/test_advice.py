@@ -1,4 +1,4 @@
-"""What a plan advises follows from what is refused, known and foretold."""
+"""A plan's advice follows from what is refused, known and predicted."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def forecast(
     )
 
 
-def test_what_is_refused_is_not_measured_whatever_was_foretold(tmp_path: Path) -> None:
+def test_a_refused_order_is_not_measured_whatever_is_predicted(tmp_path: Path) -> None:
     advice = advise("it is dense", forecast(FILE, ("label", 0.2, 0.3)), RULE, make_job(tmp_path), None)
     assert (advice.answer, advice.reason) == ("don't", "it is dense")
 

@@ -106,7 +106,7 @@ def test_no_prompt_is_ordered_by_what_its_own_routes_taught(routed: Routed, monk
     assert len(ordered | learned) == 160
 
 
-def test_too_few_captured_prompts_are_told(tmp_path: Path) -> None:
+def test_too_few_captured_prompts_are_refused(tmp_path: Path) -> None:
     routes, view = pair_routes(tmp_path / "routes.parquet", (0, 1), (2, 3)), make_routed(tmp_path / "x").view
-    with pytest.raises(RoutingError, match=r"2 captured prompts, and choosing among orders takes 64"):
+    with pytest.raises(RoutingError, match=r"2 captured prompts.* 64"):
         choose([OrderSpec()], view, routes, UNKNOWN_MODEL, EngineShape(8))

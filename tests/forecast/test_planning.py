@@ -11,8 +11,8 @@ import pytest
 
 from orderproof.forecast import candidates, planning
 from orderproof.forecast.job_profile import left_out
-from orderproof.forecast.planning import Foresight, foresee, requests_of
-from orderproof.forecast.prediction import Prediction, unlearned
+from orderproof.forecast.planning import JobForecast, forecast_job, requests_of
+from orderproof.forecast.prediction import Prediction, shrink_to_unseen
 from orderproof.job.hashing import md5_of
 from orderproof.job.spec import Job, OrderSpec
 from orderproof.orders.registry import make_order
@@ -39,16 +39,16 @@ def few_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidates, "_specs", specs)
 
 
-def seen(root: Path, **how: Any) -> tuple[Job, Foresight]:
+def seen(root: Path, **how: Any) -> tuple[Job, JobForecast]:
     job = make_job(root, **how)
     calibrated(job)
-    return job, foresee(job)
+    return job, forecast_job(job)
 
 
 def test_a_job_of_two_kinds_is_advised_to_be_measured_in_the_cheapest_order_that_parts_them(tmp_path: Path) -> None:
-    _, foresight = seen(tmp_path)
-    forecast, candidate, worth = foresight.forecast, foresight.candidate, foresight.worth
-    assert (foresight.advice.answer, foresight.advice.candidate) == ("measure", "label")
+    _, job_forecast = seen(tmp_path)
+    forecast, candidate, worth = job_forecast.forecast, job_forecast.candidate, job_forecast.worth
+    assert (job_forecast.advice.answer, job_forecast.advice.candidate) == ("measure", "label")
     assert forecast is not None
     assert candidate is not None
     assert worth is not None
@@ -58,7 +58,7 @@ def test_a_job_of_two_kinds_is_advised_to_be_measured_in_the_cheapest_order_that
     assert 0.05 < gain < 0.6
     file_s = forecast.shuffled_s / (1 + forecast.today.gain)
     assert worth.saved_s == pytest.approx(file_s - forecast.shuffled_s / (1 + gain))
-    assert worth.trial_s == pytest.approx(foresight.rule.looks[-1] * 2 * file_s)
+    assert worth.trial_s == pytest.approx(job_forecast.rule.looks[-1] * 2 * file_s)
     assert forecast.choices is not None
     assert forecast.choices.headroom > 0.15
 
@@ -71,16 +71,16 @@ def test_what_a_file_that_is_grouped_gains_already_is_not_returned_again(tmp_pat
     job.prompts_path.write_text("".join(json.dumps(prompt) + "\n" for prompt in kinds))
     recaptured(job)
     calibrated(job)
-    foresight = foresee(job)
-    forecast, candidate = foresight.forecast, foresight.candidate
-    assert not foresight.facts.shuffle_like
+    job_forecast = forecast_job(job)
+    forecast, candidate = job_forecast.forecast, job_forecast.candidate
+    assert not job_forecast.facts.shuffle_like
     assert forecast is not None
     assert candidate is not None
-    assert foresight.worth is not None
+    assert job_forecast.worth is not None
     file = forecast.predictions[0].gain
     assert 0.02 < file < candidate[1].gain
-    assert foresight.worth.today_s == pytest.approx(forecast.shuffled_s / (1 + file))
-    assert foresight.worth.saved_s == pytest.approx(
+    assert job_forecast.worth.today_s == pytest.approx(forecast.shuffled_s / (1 + file))
+    assert job_forecast.worth.saved_s == pytest.approx(
         forecast.shuffled_s / (1 + file) - forecast.shuffled_s / (1 + candidate[1].gain)
     )
 
@@ -96,7 +96,7 @@ def test_a_sample_speaks_for_the_whole_job_but_not_for_what_was_learned_from_it(
     _, label, learned = part.forecast.predictions
     assert (label.name, learned.name) == ("label", "cluster by predicted, 2 clusters")
     assert upward(label) == pytest.approx(0, abs=1e-9)
-    assert upward(learned) > 1e-4, "less is foretold of prompts that it did not learn from, and no less is possible"
+    assert upward(learned) > 1e-4, "less is predicted for prompts that it did not learn from"
     assert all(upward(one) == pytest.approx(0, abs=1e-9) for one in whole.forecast.predictions)
 
 
@@ -107,10 +107,12 @@ def upward(one: Prediction) -> float:
 
 
 def test_a_trial_of_a_sample_costs_what_the_sample_takes(tmp_path: Path) -> None:
-    _, foresight = seen(tmp_path, measure={"prompts": 64})
-    assert foresight.forecast is not None
-    assert foresight.worth is not None
-    assert foresight.worth.trial_s == pytest.approx(foresight.rule.looks[-1] * 2 * foresight.worth.today_s * 64 / 160)
+    _, job_forecast = seen(tmp_path, measure={"prompts": 64})
+    assert job_forecast.forecast is not None
+    assert job_forecast.worth is not None
+    assert job_forecast.worth.trial_s == pytest.approx(
+        job_forecast.rule.looks[-1] * 2 * job_forecast.worth.today_s * 64 / 160
+    )
 
 
 def test_replicas_share_the_job(tmp_path: Path) -> None:
@@ -155,21 +157,21 @@ def test_samples_of_a_prompt_fill_its_batches_and_lengthen_its_passes(tmp_path: 
 def test_what_runs_today_is_the_promoted_order(tmp_path: Path) -> None:
     job = make_job(tmp_path)
     calibrated(job)
-    file = foresee(job)
+    file = forecast_job(job)
     prompts = tokenize(job, read_prompts(job.prompts_path))
     label = make_order(OrderSpec(method="label"), prompts, md5_of(job.prompts_path))
     promotion._write(job, label, prompts.ids, promoted=True, trial="T", mlflow_run=None)
-    foresight = foresee(job)
+    job_forecast = forecast_job(job)
     assert file.forecast is not None
-    assert foresight.forecast is not None
-    assert foresight.worth is not None
-    assert (file.facts.today, foresight.facts.today) == ("the file's own", "label, promoted by trial T")
-    assert not foresight.facts.shuffle_like
-    promoted = foresight.forecast.predictions[1]
-    assert foresight.forecast.today.gain == promoted.gain > 0.05
-    assert foresight.advice.answer == "don't"
-    assert "but today's order (label, promoted by trial T) has +" in foresight.advice.reason
-    assert foresight.worth.saved_s == pytest.approx(0)
+    assert job_forecast.forecast is not None
+    assert job_forecast.worth is not None
+    assert (file.facts.today, job_forecast.facts.today) == ("the file's own", "label, promoted by trial T")
+    assert not job_forecast.facts.shuffle_like
+    promoted = job_forecast.forecast.predictions[1]
+    assert job_forecast.forecast.today.gain == promoted.gain > 0.05
+    assert job_forecast.advice.answer == "don't"
+    assert "but today's order (label, promoted by trial T) has +" in job_forecast.advice.reason
+    assert job_forecast.worth.saved_s == pytest.approx(0)
 
 
 def test_a_promoted_order_that_learned_from_the_sample_is_trusted_no_more_than_the_candidate(tmp_path: Path) -> None:
@@ -178,7 +180,7 @@ def test_a_promoted_order_that_learned_from_the_sample_is_trusted_no_more_than_t
     prompts = tokenize(job, read_prompts(job.prompts_path))
     learned = make_order(WAYS[-1], view_of(prompts, ServedModel.of_job(job)), md5_of(job.prompts_path))
     promotion._write(job, learned, prompts.ids, promoted=True, trial="T", mlflow_run=None)
-    forecast = foresee(job).forecast
+    forecast = forecast_job(job).forecast
     assert forecast is not None
     assert upward(forecast.predictions[-1]) > 1e-4
     assert upward(forecast.today) > 1e-4
@@ -192,48 +194,48 @@ def test_a_promoted_order_is_asked_what_it_saves_itself_and_not_another_by_its_s
     prompts, windowed = tokenize(job, read_prompts(job.prompts_path)), WAYS[-1].model_copy(update={"window": 16})
     learned = make_order(windowed, view_of(prompts, ServedModel.of_job(job)), md5_of(job.prompts_path))
     promotion._write(job, learned, prompts.ids, promoted=True, trial="T", mlflow_run=None)
-    told: list[float] = []
+    shares: list[float] = []
 
     def watched(one: Prediction, saved: float) -> Prediction:
-        told.append(saved)
-        return unlearned(one, saved)
+        shares.append(saved)
+        return shrink_to_unseen(one, saved)
 
-    monkeypatch.setattr(planning, "unlearned", watched)
-    forecast = foresee(job).forecast
+    monkeypatch.setattr(planning, "shrink_to_unseen", watched)
+    forecast = forecast_job(job).forecast
     assert forecast is not None
     assert forecast.choices is not None
     saved = {choice.spec: choice.saved for choice in forecast.choices.ranked}
-    assert told == [saved[WAYS[-1]], saved[windowed]]
+    assert shares == [saved[WAYS[-1]], saved[windowed]]
     assert saved[windowed] < 0.9 * saved[WAYS[-1]]
 
 
-def test_what_of_an_engine_is_left_out_is_said(tmp_path: Path) -> None:
+def test_engine_settings_that_predictions_leave_out_are_listed(tmp_path: Path) -> None:
     args: dict[str, Any] = {"max_num_seqs": 8, "enable_prefix_caching": False}
     assert list(left_out(make_job(tmp_path / "a", captured=32, engine={"args": args}))) == []
     more = {"pipeline_parallel_size": 2, "enable_eplb": True, "speculative_config": {"method": "ngram"}}
     job = make_job(tmp_path / "b", captured=32, engine={"args": {"max_num_seqs": 8, **more}})
-    assert [said.partition(":")[0] for said in left_out(job)] == [
-        "prefix caching", "pipeline parallelism", "where experts lie", "speculative decoding",
+    assert [item.partition(":")[0] for item in left_out(job)] == [
+        "prefix caching", "pipeline parallelism", "expert placement", "speculative decoding",
     ]  # fmt: skip
 
 
 def test_without_routes_or_costs_a_capture_is_advised(tmp_path: Path) -> None:
     job = make_job(tmp_path)
-    advice = foresee(job).advice
-    assert (advice.answer, "but not what a step costs" in advice.reason) == ("capture", True)
+    advice = forecast_job(job).advice
+    assert (advice.answer, "the costs of a step" in advice.reason) == ("capture", True)
     calibrated(job)
-    assert foresee(job).advice.answer == "measure"
+    assert forecast_job(job).advice.answer == "measure"
     (job.data_dir / "routes.parquet").unlink()
-    foresight = foresee(job)
-    assert (foresight.advice.answer, foresight.forecast, foresight.worth) == ("capture", None, None)
-    assert "nothing foretells one" in foresight.advice.reason
+    job_forecast = forecast_job(job)
+    assert (job_forecast.advice.answer, job_forecast.forecast, job_forecast.worth) == ("capture", None, None)
+    assert "to predict its size" in job_forecast.advice.reason
 
 
 def test_a_job_that_no_order_helps_is_refused_without_replaying_anything(tmp_path: Path) -> None:
-    _, foresight = seen(tmp_path, engine={"args": {"max_num_seqs": 512}})
-    assert foresight.advice.answer == "don't"
-    assert "run at once in one batch of 512" in foresight.advice.reason
-    assert (foresight.forecast, foresight.worth, foresight.candidate) == (None, None, None)
+    _, job_forecast = seen(tmp_path, engine={"args": {"max_num_seqs": 512}})
+    assert job_forecast.advice.answer == "don't"
+    assert "run at once in one batch of 512" in job_forecast.advice.reason
+    assert (job_forecast.forecast, job_forecast.worth, job_forecast.candidate) == (None, None, None)
 
 
 def test_routes_of_other_prompts_are_told(tmp_path: Path) -> None:
@@ -242,7 +244,7 @@ def test_routes_of_other_prompts_are_told(tmp_path: Path) -> None:
     with job.prompts_path.open("a") as file:
         file.write('{"id": "late", "text": "aeio", "label": "aeiou"}\n')
     with pytest.raises(RoutingError, match="captured from other prompts"):
-        foresee(job)
+        forecast_job(job)
 
 
 def test_routes_of_other_prompts_that_a_trial_kept_are_not_put_back(tmp_path: Path) -> None:
@@ -255,8 +257,8 @@ def test_routes_of_other_prompts_that_a_trial_kept_are_not_put_back(tmp_path: Pa
     (job.data_dir / "routes.parquet").unlink()
     with job.prompts_path.open("a") as file:
         file.write('{"id": "late", "text": "aeio", "label": "aeiou"}\n')
-    advice = foresee(job).advice
-    assert (advice.answer, "nothing foretells one" in advice.reason) == ("capture", True)
+    advice = forecast_job(job).advice
+    assert (advice.answer, "to predict its size" in advice.reason) == ("capture", True)
 
 
 @pytest.mark.parametrize(("ignore_eos", "generated"), [(True, 40), (False, 13)])

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from orderproof.forecast.prediction import SHUFFLES, Prediction, predict, unlearned
+from orderproof.forecast.prediction import SHUFFLES, Prediction, predict, shrink_to_unseen
 from orderproof.routing.experts import BitSets
 from orderproof.routing.replay import SimRequest
 from orderproof.routing.simulate import EngineShape, simulate_pass
@@ -68,7 +68,7 @@ def test_a_doubtful_cost_of_an_expert_widens_the_interval_of_what_saves_experts_
 def test_the_interval_reaches_from_one_cost_of_an_expert_to_the_other() -> None:
     """What an expert costs more the base costs less, so that a shuffled pass keeps its time."""
     error = 0.02
-    (foretold,), _ = predict(
+    (predicted,), _ = predict(
         {"sorted": SORTED}, LOADS, OneExpertPerGroup(), EngineShape(BATCH), COSTS, expert_ms_se=error
     )
     random = np.random.default_rng(0)
@@ -77,7 +77,7 @@ def test_the_interval_reaches_from_one_cost_of_an_expert_to_the_other() -> None:
         for _ in range(SHUFFLES)
     ]
     experts = float(np.mean([one.experts.mean() for one in shuffles]))
-    for bound, off in ((foretold.low, -2 * error), (foretold.high, 2 * error)):
+    for bound, off in ((predicted.low, -2 * error), (predicted.high, 2 * error)):
         costs = StepCosts((BATCH,), (1.0 - off * experts,), 0.1 + off, "another")
         ordered = simulate_pass([LOADS[k][0] for k in SORTED], OneExpertPerGroup(), EngineShape(BATCH)).wall_s(costs)
         gain = float(np.mean([one.wall_s(costs) for one in shuffles])) / ordered - 1
@@ -98,18 +98,18 @@ def test_the_same_question_has_the_same_answer() -> None:
 def test_a_gain_shrinks_as_what_is_saved_of_prompts_that_taught_nothing(
     held_out: float, gain: float, low: float
 ) -> None:
-    left = unlearned(Prediction("learned", 0.21, 0.15, 0.27, 0.4, 20.0), held_out)
+    left = shrink_to_unseen(Prediction("learned", 0.21, 0.15, 0.27, 0.4, 20.0), held_out)
     assert (left.gain, left.low, left.high) == pytest.approx((gain, low, 0.27))
 
 
 @pytest.mark.parametrize("saved", [0.0, -0.05])
 def test_what_saves_nothing_has_learned_nothing_to_take_off(saved: float) -> None:
     one = Prediction("learned", -0.02, -0.04, 0.0, saved, 20.0)
-    assert unlearned(one, 0.1) == one
+    assert shrink_to_unseen(one, 0.1) == one
 
 
 @pytest.mark.parametrize("held_out", [0.02, 0.1])
 def test_a_loss_that_shrinks_stays_inside_its_interval(held_out: float) -> None:
-    left = unlearned(Prediction("learned", -0.05, -0.06, -0.04, 0.2, 20.0), held_out)
+    left = shrink_to_unseen(Prediction("learned", -0.05, -0.06, -0.04, 0.2, 20.0), held_out)
     assert -0.05 < left.gain < 0
     assert left.low <= left.gain <= left.high

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from orderproof.forecast import candidates
-from orderproof.forecast.page import write_foresight
-from orderproof.forecast.planning import Foresight, foresee
+from orderproof.forecast.page import write_forecast
+from orderproof.forecast.planning import JobForecast, forecast_job
 from orderproof.forecast.stored_prediction import PLAN_FILE, plan_dir
 from orderproof.forecast.tracking import RUN_TAG, log_plan, log_waiting
 from orderproof.job.spec import Job, OrderSpec
@@ -21,12 +21,12 @@ WAYS = [OrderSpec(method="file"), OrderSpec(method="label"), OrderSpec(method="l
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, Foresight]:
+def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, JobForecast]:
     job = make_job(tmp_path_factory.mktemp("plan"), captured=96)
     calibrated(job)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(candidates, "_specs", lambda job, prompts: WAYS)
-        return job, foresee(job)
+        return job, forecast_job(job)
 
 
 def kept(job: Job) -> dict[str, Any]:
@@ -35,10 +35,10 @@ def kept(job: Job) -> dict[str, Any]:
 
 
 def test_a_plan_that_no_tracker_took_is_sent_later_once_and_without_prompts(
-    seen: tuple[Job, Foresight], monkeypatch: pytest.MonkeyPatch
+    seen: tuple[Job, JobForecast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, foresight = seen
-    folder = write_foresight(job, foresight)
+    job, job_forecast = seen
+    folder = write_forecast(job, job_forecast)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(TrackingError, match=r"did not take plan .* of it: [\s\S]*`orderproof log it` sends it later"):
@@ -57,8 +57,8 @@ def test_a_plan_that_no_tracker_took_is_sent_later_once_and_without_prompts(
     assert (held.data.tags["advice"], held.data.tags["dvc_revision"]) == ("measure", "abc")
     assert (held.data.params["candidate"], held.data.params["order"]) == ("label", '{"method":"label"}')
 
-    assert foresight.candidate is not None
-    assert held.data.metrics["foretold_gain"] == foresight.candidate[1].gain == held.data.metrics["gain/label"]
+    assert job_forecast.candidate is not None
+    assert held.data.metrics["foretold_gain"] == job_forecast.candidate[1].gain == held.data.metrics["gain/label"]
     assert "gain/label windows of 64" in held.data.metrics
     assert held.data.metrics["batches"] == 12
     from mlflow import MlflowClient
@@ -70,9 +70,9 @@ def test_a_plan_that_no_tracker_took_is_sent_later_once_and_without_prompts(
     assert not any(text in told for text in texts)
 
 
-def test_a_plan_from_before_plans_were_sent_waits_for_nothing(seen: tuple[Job, Foresight]) -> None:
-    job, foresight = seen
-    folder = write_foresight(job, foresight)
+def test_a_plan_from_before_plans_were_sent_waits_for_nothing(seen: tuple[Job, JobForecast]) -> None:
+    job, job_forecast = seen
+    folder = write_forecast(job, job_forecast)
     old = {key: value for key, value in kept(job).items() if key not in ("created_utc", "mlflow_run")}
     (folder / PLAN_FILE).write_text(json.dumps(old))
     assert log_waiting(job) == {}
