@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import array
 import contextlib
-import json
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.job.hashing import md5_of
 from orderproof.prompts.ids import id_key
-from orderproof.prompts.prompt import Prompt, PromptError, duplicate_id, prompt_of
-from orderproof.prompts.prompt_file import FormatCheck, check_prompt_file, json_lines, prompt_of_line, read_prompts
+from orderproof.prompts.prompt import Prompt, PromptError, duplicate_id
+from orderproof.prompts.prompt_file import check_prompt_file, read_prompts
 from orderproof.prompts.request_defaults import RequestDefaults
+from orderproof.prompts.stored_rows import JsonRows, ParquetRows
 from orderproof.prompts.tokenization import BATCH_PROMPTS, Tokenizer
 
 
@@ -39,9 +38,9 @@ class PromptSource:
         self.path, self.defaults = path, defaults
         self._state = _state(path)
         check_prompt_file(path)
-        kind = _ParquetLines if path.suffix.lower() == ".parquet" else _JsonLines
-        self._lines: _ParquetLines | _JsonLines = kind(path, defaults)
-        index = _index(path, self._lines)
+        kind = ParquetRows if path.suffix.lower() == ".parquet" else JsonRows
+        self._rows: ParquetRows | JsonRows = kind(path, defaults)
+        index = _index(path, self._rows)
         self._offsets, self._numbers, self.keys = (np.frombuffer(column, column.typecode) for column in index)
         self._check_unique()
         self.md5 = md5_of(path)
@@ -56,7 +55,7 @@ class PromptSource:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lines.close()
+        self._rows.close()
 
     @property
     def is_batch_file(self) -> bool:
@@ -70,7 +69,7 @@ class PromptSource:
             PromptError: the file was changed since it was indexed.
         """
         try:
-            prompts = [self._lines.prompt(int(self._offsets[row]), int(self._numbers[row])) for row in rows]
+            prompts = [self._rows.prompt(int(self._offsets[row]), int(self._numbers[row])) for row in rows]
         except PromptError:
             self.check_unchanged()
             raise
@@ -155,60 +154,6 @@ class PromptSource:
                 raise duplicate_id(self.path, later, earlier.line)
 
 
-class _JsonLines:
-    """Reads the lines of the file itself."""
-
-    def __init__(self, path: Path, defaults: RequestDefaults | None) -> None:
-        self.path, self.defaults = path, defaults
-        self._open: IO[bytes] | None = None
-
-    def scan(self) -> Iterator[tuple[int, int, Prompt | PromptError]]:
-        """Offset, number and prompt (or its flaw) of every line."""
-        check_format = FormatCheck(self.path)
-        for number, offset, line in json_lines(self.path):
-            try:
-                yield offset, number, check_format(prompt_of_line(self.path, number, line, self.defaults))
-            except PromptError as flaw:
-                yield offset, number, flaw
-
-    def prompt(self, offset: int, number: int) -> Prompt:
-        if self._open is None:
-            self._open = open(self.path, "rb")  # noqa: SIM115  (held until close)
-        self._open.seek(offset)
-        return prompt_of_line(self.path, number, self._open.readline(), self.defaults)
-
-    def close(self) -> None:
-        if self._open:
-            self._open.close()
-
-
-class _ParquetLines:
-    """Rows of Parquet cannot be read singly, so they are written once as lines of a temporary file."""
-
-    def __init__(self, path: Path, defaults: RequestDefaults | None) -> None:
-        self.path, self.defaults = path, defaults
-        self._spool = tempfile.TemporaryFile(prefix="orderproof-")  # noqa: SIM115  (held until close)
-
-    def scan(self) -> Iterator[tuple[int, int, Prompt | PromptError]]:
-        flaws: list[PromptError] = []
-        for prompt in read_prompts(self.path, flaws.append, self.defaults):
-            yield from ((0, flaw.row or 0, flaw) for flaw in flaws)
-            flaws.clear()
-            offset = self._spool.tell()
-            fields = {"id": prompt.id, "text": prompt.text, "label": prompt.label, "sampling": prompt.sampling,
-                      "reference": prompt.reference, "lora": prompt.lora}  # fmt: skip
-            self._spool.write(json.dumps(fields).encode() + b"\n")
-            yield offset, prompt.line, prompt
-        yield from ((0, flaw.row or 0, flaw) for flaw in flaws)
-
-    def prompt(self, offset: int, number: int) -> Prompt:
-        self._spool.seek(offset)
-        return prompt_of(self.path, number, json.loads(self._spool.readline()))
-
-    def close(self) -> None:
-        self._spool.close()
-
-
 class _Ids(Sequence[str]):
     """Ids that stay on disk."""
 
@@ -227,13 +172,11 @@ class _Ids(Sequence[str]):
         return self.source.read([row])[0].id
 
 
-def _index(
-    path: Path, lines: _JsonLines | _ParquetLines
-) -> tuple[array.array[int], array.array[int], array.array[int]]:
+def _index(path: Path, rows: JsonRows | ParquetRows) -> tuple[array.array[int], array.array[int], array.array[int]]:
     """Offset, number and id key of every prompt. Raises the first flaw, and says how many more there are."""
     offsets, numbers, keys = array.array("q"), array.array("q"), array.array("Q")
     first, flaws = None, 0
-    for offset, number, found in lines.scan():
+    for offset, number, found in rows.scan():
         if isinstance(found, PromptError):
             first, flaws = first or found, flaws + 1
             continue
