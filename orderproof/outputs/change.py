@@ -1,9 +1,4 @@
-"""How far outputs moved: what each pass generated in, `OutputChange` out.
-
-In: `PassOutputs`. Out: disagreement within and between arms, the excess over what reshuffling does, its bounds and one
-of three answers; and before a trial, how small an excess it could tell. Knows nothing of engines, folders or trackers.
-Where in a text two outputs part is divergence.py's subject.
-"""
+"""Does the candidate change outputs more than reshuffling does, and how small a change can a trial detect?"""
 
 from __future__ import annotations
 
@@ -222,7 +217,7 @@ def detectable_excess(
     that flip together add, only the trial can show.
 
     Args:
-        churn: a pilot's D_AA or, better, `churn(pilot)`: prompts that never move then count as such.
+        shuffle_disagreement: a pilot's D_AA or, better, its values per prompt, so that prompts that never change count.
         prompts: how many the trial will measure.
         max_num_seqs: prompts that run at once.
         passes_per_arm: its blocks at the last look.

@@ -1,7 +1,4 @@
-"""How often passes disagree, and how sure a mean over prompts and passes is.
-
-In: per pass an array of digests, int64[N], and its arm. Out: `Pairs`, disagreements counted per pair and per prompt,
-and `Spread`, the uncertainty of a mean. Knows nothing of what was generated, of scores or of answers.
+"""How often passes disagree, and how uncertain a mean over prompts and passes is.
 
 Sums run over integers or are exactly rounded (`math.fsum`): the same passes give the same bits on any machine.
 """

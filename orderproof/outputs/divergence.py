@@ -1,8 +1,4 @@
-"""Where two outputs of one prompt part: passes' tokens in, first differing tokens and the most different pairs out.
-
-In: digests of passes and a way to read their tokens tables. Out: figures for `OutputChange.first_divergence`, and
-`DifferentOutputs` to show to a person. Knows nothing of engines, folders, or of what the difference means.
-"""
+"""Where two outputs of one prompt begin to differ, and which pairs of outputs differ most."""
 
 from __future__ import annotations
 
@@ -19,10 +15,11 @@ from numpy.typing import NDArray
 
 from orderproof.outputs.disagreement import Int64
 from orderproof.outputs.passes import CANDIDATE, PassOutputs, arm_of_shuffles, rows_in_file_order
+from orderproof.outputs.samples import join_samples
 
 EARLY_TOKENS = 8
 CHUNK_PROMPTS = 65_536  # whose tokens are compared at once
-SHORTLIST = 20  # times k: how many of the earliest to part are compared whole, which takes quadratic time
+SHORTLIST = 20  # times k: so many that diverge earliest are compared completely, which takes quadratic time
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class DifferentOutputs:
     """One prompt on which the candidate's output differs from the control's."""
 
     prompt_id: str
-    first_divergence: int  # index of the first token that differs; the shorter one's length if it begins the other
+    first_divergence: int  # index of the first token that differs; the shorter one's length if the other continues it
     similarity: float  # of the tokens, 0 to 1: difflib's ratio, 2·matches / (tokens of both)
     control: str
     candidate: str
@@ -39,7 +36,7 @@ class DifferentOutputs:
 def first_divergence(
     passes: Sequence[PassOutputs], ids: Sequence[str], read: Callable[[str], pa.Table]
 ) -> dict[str, dict[str, float | None]]:
-    """Where outputs of shuffles first part from each other ("aa") and from the candidate's ("ab").
+    """Where outputs of shuffles first differ from each other ("aa") and from the candidate's ("ab").
 
     "aa" pairs each pass of the shuffled arm (without one, of the control) with the next, "ab" the passes of one place
     in their arms, which for whole blocks is one block. At most three passes' tokens are in memory.
@@ -50,7 +47,7 @@ def first_divergence(
         read: pass id → its tokens table (`prompt_id`, `token_ids`).
 
     Returns: per kind of pair `pairs` (of passes), `diverged` (pairs of outputs that differ), `share_within_8` (the
-        share of those that part within the first 8 tokens) and `q25`, `median`, `q75` of the first differing token's
+        share of those that differ within the first 8 tokens) and `q25`, `median`, `q75` of the first differing token's
         index from 0; the last four are None where nothing differs.
     """
     shuffles = [p for p in passes if p.arm == arm_of_shuffles(passes)]
@@ -58,36 +55,36 @@ def first_divergence(
 
     @lru_cache(maxsize=2)
     def tokens(pass_id: str) -> _Tokens:
-        return _Tokens.of(pass_id, read(pass_id), ids)
+        return _Tokens.of(pass_id, join_samples(pass_id, read(pass_id)), ids)
 
-    def partings(pairs: Iterable[tuple[PassOutputs, PassOutputs]]) -> list[Int64]:
+    def divergences(pairs: Iterable[tuple[PassOutputs, PassOutputs]]) -> list[Int64]:
         return [
-            _partings(tokens(a.pass_id), tokens(b.pass_id), np.flatnonzero(a.digests != b.digests)) for a, b in pairs
+            _divergences(tokens(a.pass_id), tokens(b.pass_id), np.flatnonzero(a.digests != b.digests)) for a, b in pairs
         ]
 
     return {
-        "aa": summary(partings(pairwise(shuffles))),
-        "ab": summary(partings(zip(shuffles, candidates, strict=False))),
+        "aa": summary(divergences(pairwise(shuffles))),
+        "ab": summary(divergences(zip(shuffles, candidates, strict=False))),
     }
 
 
 def first_differences(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Int64:
-    """Where outputs part, row by row of two columns of token lists (int32) of the same length.
+    """Where outputs begin to differ, row by row of two columns of token lists (int32) of the same length.
 
-    Returns: int64[rows]: index of the first token that differs; the shorter one's length if it begins the other; −1
+    Returns: int64[rows]: index of the first token that differs; the shorter one's length if the other continues it; −1
         where they are equal.
     """
     rows = np.arange(len(one))
-    return _partings(_Tokens(one, rows), _Tokens(other, rows), rows)
+    return _divergences(_Tokens(one, rows), _Tokens(other, rows), rows)
 
 
 def most_different(
     control: pa.Table, candidate: pa.Table, ids: Sequence[str], k: int = 10
 ) -> tuple[DifferentOutputs, ...]:
-    """The k prompts whose outputs in two passes are least alike, least alike first; fewer where fewer differ.
+    """The k prompts whose outputs in two passes are least similar, least similar first; fewer if fewer differ.
 
-    Chosen among the outputs that part earliest, because comparing every pair of a large file whole would take hours.
-    Ties go to the earlier parting, then to the file's order.
+    They are chosen among the outputs that diverge earliest, because comparing all pairs of a large file would take
+    hours. Ties go to the earlier divergence, then to the file's order.
 
     Args:
         control, candidate: tokens tables of a pass each, with `prompt_id`, `token_ids` and `text`.
@@ -96,14 +93,15 @@ def most_different(
     Raises:
         OutputsError: a pass that has not one output per prompt.
     """
+    control, candidate = join_samples("control", control), join_samples("candidate", candidate)
     before, after = _Tokens.of("control", control, ids), _Tokens.of("candidate", candidate, ids)
-    partings = _partings(before, after, np.arange(len(ids)))
-    different = np.flatnonzero(partings >= 0)
-    shortlist = different[np.argsort(partings[different], kind="stable")][: SHORTLIST * k]
+    divergences = _divergences(before, after, np.arange(len(ids)))
+    different = np.flatnonzero(divergences >= 0)
+    shortlist = different[np.argsort(divergences[different], kind="stable")][: SHORTLIST * k]
     found = [
         DifferentOutputs(
             prompt_id=ids[prompt],
-            first_divergence=int(partings[prompt]),
+            first_divergence=int(divergences[prompt]),
             similarity=similarity(before.of_prompt(prompt), after.of_prompt(prompt)),
             control=control["text"][before.rows[prompt]].as_py(),
             candidate=candidate["text"][after.rows[prompt]].as_py(),
@@ -133,7 +131,7 @@ class _Tokens:
         return taken.flatten().to_numpy(), np.concatenate([[0], np.cumsum(pc.list_value_length(taken).to_numpy())])
 
 
-def _partings(one: _Tokens, other: _Tokens, prompts: Int64) -> Int64:
+def _divergences(one: _Tokens, other: _Tokens, prompts: Int64) -> Int64:
     """int64[len(prompts)]: index of the first differing token, the shorter length if it begins the other; −1: equal."""
     chunks = [prompts[start : start + CHUNK_PROMPTS] for start in range(0, len(prompts), CHUNK_PROMPTS)]
     return np.concatenate(
@@ -156,13 +154,13 @@ def _first_differences(a: NDArray[np.int32], a_starts: Int64, b: NDArray[np.int3
     return np.where(first < ends, first - starts, np.where(equal, -1, common))
 
 
-def summary(partings: Sequence[Int64]) -> dict[str, float | None]:
-    """What `first_divergence` tells of pairs of passes, given −1 or the first differing token for each prompt."""
-    found = np.concatenate([np.empty(0, np.int64), *partings])
+def summary(divergences: Sequence[Int64]) -> dict[str, float | None]:
+    """The figures of `first_divergence` for pairs of passes, from −1 or the first differing token for each prompt."""
+    found = np.concatenate([np.empty(0, np.int64), *divergences])
     found = found[found >= 0]
     quartiles = np.percentile(found, (25, 50, 75)).tolist() if len(found) else (None, None, None)
     return {
-        "pairs": len(partings),
+        "pairs": len(divergences),
         "diverged": len(found),
         f"share_within_{EARLY_TOKENS}": float(np.mean(found < EARLY_TOKENS)) if len(found) else None,
         **dict(zip(("q25", "median", "q75"), quartiles, strict=True)),

@@ -1,9 +1,4 @@
-"""What each pass generated, and on how many prompts two passes agree.
-
-In: a pass's tokens table, and per pass one digest (and score) per prompt, row i being prompt i in the file's order.
-Out: `PassOutputs`, shares of agreement, and which arm's passes show what reshuffling does. Knows nothing of engines or
-folders, nor of what a difference means (change.py).
-"""
+"""What each pass generated, as one digest (and score) per prompt, and on how many prompts two passes agree."""
 
 from __future__ import annotations
 
@@ -16,36 +11,35 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orderproof.job.errors import OrderproofError
 from orderproof.outputs.disagreement import Float64, Int64, Pairs, count_pairs
+from orderproof.outputs.errors import OutputsError as OutputsError
+from orderproof.outputs.samples import join_samples
 
 CONTROL, CANDIDATE, SHUFFLED = "control", "candidate", "shuffled"
 
 
-class OutputsError(OrderproofError):
-    """Passes whose outputs cannot be compared, in words that name the pass and the prompt."""
-
-
 @dataclass(frozen=True)
 class PassOutputs:
-    """What one pass generated, row i being prompt i in the file's order."""
+    """What one pass generated; row i is prompt i in the file's order."""
 
     pass_id: str
     arm: str  # control | candidate | shuffled
-    digests: Int64  # [N]; equal exactly where the generated tokens are
+    digests: Int64  # [N]; equal exactly if the generated tokens are equal
     scores: Float64 | None = None  # [N], 0 to 1, NaN where a prompt has no reference; None: no prompt has
 
     @classmethod
     def from_tokens(cls, pass_id: str, arm: str, table: pa.Table, ids: Sequence[str]) -> PassOutputs:
-        """What a pass generated, from its tokens table.
+        """Read what a pass generated from its tokens table.
 
         Args:
-            table: rows in any order, with `prompt_id`, `token_ids` and, if scored, `score` (evidence.TOKENS_SCHEMA).
+            table: rows in any order, with `prompt_id`, `token_ids`, if there are several samples `sample` (from 0), and
+                if scored `score`.
             ids: the measured prompts, in the file's order.
 
         Raises:
-            OutputsError: a prompt without output, with two, or one that was not asked for.
+            OutputsError: a prompt has no output or two, or was not measured.
         """
+        table = join_samples(pass_id, table)
         rows = rows_in_file_order(pass_id, table, ids)
         digests = [_digests(pass_id, chunk) for chunk in table["token_ids"].chunks]
         scores = None
@@ -60,9 +54,7 @@ def rows_in_file_order(pass_id: str, table: pa.Table, ids: Sequence[str]) -> Int
     index = pc.fill_null(pc.index_in(sent, value_set=pa.array(ids, pa.string())), -1).to_numpy()
     if (index < 0).any():
         stray = sent[int(np.argmin(index))].as_py()
-        raise OutputsError(
-            f"pass {pass_id}: it holds an output for prompt {stray!r}, which this trial does not measure"
-        )
+        raise OutputsError(f"pass {pass_id}: it has an output for prompt {stray!r}, which this trial does not measure")
     times = np.bincount(index, minlength=len(ids))
     if (times != 1).any():
         first = int(np.argmax(times != 1))
@@ -86,7 +78,7 @@ def _digests(pass_id: str, lists: pa.ListArray) -> Int64:
 
 
 def arm_of_shuffles(passes: Sequence[PassOutputs]) -> str:
-    """The arm whose passes show what reshuffling alone does."""
+    """The arm whose passes differ by reshuffling alone."""
     return SHUFFLED if any(p.arm == SHUFFLED for p in passes) else CONTROL
 
 
@@ -114,7 +106,9 @@ def shuffle_disagreement(passes: Sequence[PassOutputs]) -> Float64:
     count_prompts(passes)
     shuffles = arm_of_shuffles(passes)
     if sum(p.arm == shuffles for p in passes) < 2:
-        raise OutputsError(f"churn shows between passes: a pilot needs at least two of the arm {shuffles}")
+        raise OutputsError(
+            f"shuffles can only be compared with each other: at least two passes of the arm {shuffles} are needed"
+        )
     return pairs_of(passes, shuffles).within_rate()
 
 
@@ -126,12 +120,12 @@ def count_prompts(passes: Sequence[PassOutputs]) -> int:
     """The number of prompts N, the same in every pass."""
     if not passes or not len(passes[0].digests):
         raise OutputsError("there are no outputs to compare")
-    first, seen = passes[0], set[str]()
+    first, known = passes[0], set[str]()
     prompts = len(first.digests)
     for p in passes:
-        if p.pass_id in seen:
-            raise OutputsError(f"pass {p.pass_id} was given twice, which would pass for agreement")
-        seen.add(p.pass_id)
+        if p.pass_id in known:
+            raise OutputsError(f"pass {p.pass_id} is given twice, which would count as agreement")
+        known.add(p.pass_id)
         if len(p.digests) != prompts or (p.scores is not None and len(p.scores) != prompts):
-            raise OutputsError(f"pass {p.pass_id} has not one output per prompt as {first.pass_id} has ({prompts})")
+            raise OutputsError(f"pass {p.pass_id} has {len(p.digests)} outputs, and pass {first.pass_id} has {prompts}")
     return prompts

@@ -1,8 +1,4 @@
-"""Quantiles of the distributions that bounds are made of.
-
-In: a probability, degrees of freedom. Out: where the distribution has it. All of scipy that verdicts and comparisons
-need, imported when first asked: whoever only generates does not wait for it.
-"""
+"""Quantiles of the distributions that bounds are computed from; scipy is imported only when one is asked for."""
 
 from __future__ import annotations
 

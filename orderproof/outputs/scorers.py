@@ -1,7 +1,6 @@
-"""A generated text and its reference in, a score from 0 to 1 out.
+"""Score a generated text against its reference, from 0 to 1.
 
-In: two texts and the name of a scorer. Out: 1.0 or 0.0. Knows nothing of prompts, passes or models. To add a scorer,
-write a function of (text, reference) and name it in `SCORERS`.
+To add a scorer, write a function of (text, reference) and add it to `SCORERS`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 from orderproof.job.errors import OrderproofError
 
 # \d is a digit of any script. Groups are of three digits and don't start with 0, so "1,2,3" and "0,125" are no groups.
-# A sign counts only where nothing stands before it that it could subtract from: "10-4" ends in 4, "= -4" in −4.
+# A sign counts only if nothing is before it that it could subtract from: "10-4" ends in 4, "= -4" in −4.
 NUMBER = re.compile(
     r"""(?P<sign>(?<![\w)])[-−])?
     (?: (?P<by_comma> (?!0)\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)? )                                  # 1,234.5
@@ -55,7 +54,7 @@ def exact(text: str, reference: str) -> bool:
 
 
 def contains(text: str, reference: str) -> bool:
-    """The reference stands somewhere in the text, as `exact` compares them."""
+    """The reference is somewhere in the text, compared as in `exact`."""
     if not _plain(reference):
         raise ScorerError("scorer 'contains' needs a reference that is not empty: every text contains nothing")
     return _plain(reference) in _plain(text)
@@ -93,7 +92,7 @@ def _pattern(reference: str) -> Any:
     try:
         return library.compile(reference)
     except library.error as error:
-        raise ScorerError(f"scorer 'regex': the reference {reference!r} is no pattern: {error}") from None
+        raise ScorerError(f"scorer 'regex': the reference {reference!r} is not a valid pattern: {error}") from None
 
 
 def last_number(text: str) -> Decimal | None:

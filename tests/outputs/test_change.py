@@ -178,7 +178,7 @@ def test_passes_that_do_not_fit_together_are_an_error() -> None:
     short = [*identical(20), outputs("short", "control", [1, 2])]
     with pytest.raises(OutputsError, match="pass short"):
         compare(short, np.arange(20), 4, vacuous=False)
-    with pytest.raises(OutputsError, match="control0 was given twice"):
+    with pytest.raises(OutputsError, match="control0 is given twice"):
         agreement_matrix([*identical(20), *identical(20)])
     with pytest.raises(OutputsError, match="its own place"):
         compare(identical(20), np.zeros(20), 4, vacuous=False)
@@ -308,7 +308,7 @@ def test_the_smallest_excess_that_could_be_seen_is_seen_four_times_in_five() -> 
 # Before the trial
 
 
-def test_a_pilot_foretells_no_less_than_the_trial_then_needs() -> None:
+def test_a_pilot_predicts_no_less_than_the_trial_then_needs() -> None:
     dice = np.random.default_rng(6)
     variants = dice.dirichlet([2, 2, 1, 1, 1], SINGLE.prompts)
     variants[dice.random(SINGLE.prompts) >= SINGLE.moving] = np.eye(5)[0]

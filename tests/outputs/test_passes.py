@@ -41,7 +41,7 @@ def test_the_only_control_has_no_other_to_disagree_with() -> None:
     assert disagreement_with_controls(passes) == {"two": 0.5}
 
 
-def test_churn_needs_two_passes() -> None:
+def test_shuffle_disagreement_needs_two_passes() -> None:
     with pytest.raises(OutputsError, match="at least two"):
         shuffle_disagreement([outputs("one", "control", [1, 2])])
 

@@ -97,7 +97,7 @@ def test_a_pattern_may_match_anywhere() -> None:
 
 
 def test_a_reference_that_is_no_pattern_is_an_error() -> None:
-    with pytest.raises(ScorerError, match=r"'\(B' is no pattern: missing"):
+    with pytest.raises(ScorerError, match=r"'\(B' is not a valid pattern: missing"):
         score("regex", "(B", "(B")
     with pytest.raises(ScorerError, match="an empty one matches every text"):
         score("regex", "anything", " ")

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from orderproof.signals.embedding_table import read_embedding_table
 from orderproof.signals.registry import SignalError
+from tests.support.checkpoint_file import save_tensors
 
 VALUES = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)
-
-
-def save(path: Path, **tensors: Any) -> Path:
-    """By the library that everybody's checkpoints are written with."""
-    import torch
-    from safetensors.torch import save_file
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({name.replace("__", "."): torch.as_tensor(value) for name, value in tensors.items()}, path)
-    return path.parent
 
 
 def read(folder: Path) -> np.ndarray:
@@ -47,7 +37,7 @@ def read(folder: Path) -> np.ndarray:
 )
 def test_the_table_is_found_by_every_common_name(tmp_path: Path, name: str) -> None:
     others = {"model.layers.0.mlp.gate.weight": np.ones((90, 8), np.float32), "norm.weight": np.ones(8, np.float32)}
-    save(tmp_path / "model.safetensors", **{name: VALUES}, **others)
+    save_tensors(tmp_path / "model.safetensors", **{name: VALUES}, **others)
     assert read_embedding_table(tmp_path).name == name
     assert np.array_equal(read(tmp_path), VALUES)
 
@@ -57,7 +47,7 @@ def test_every_type_is_read_as_what_torch_reads(tmp_path: Path, kind: str, digit
     import torch
 
     stored = torch.as_tensor(VALUES).to(getattr(torch, kind))
-    save(tmp_path / "model.safetensors", model__embed_tokens__weight=stored)
+    save_tensors(tmp_path / "model.safetensors", model__embed_tokens__weight=stored)
     rows = read(tmp_path)
     assert rows.dtype == np.float32
     assert np.array_equal(rows, stored.float().numpy())
@@ -65,7 +55,7 @@ def test_every_type_is_read_as_what_torch_reads(tmp_path: Path, kind: str, digit
 
 
 def test_only_the_shard_that_the_index_names_is_opened(tmp_path: Path) -> None:
-    save(tmp_path / "model-00002-of-00002.safetensors", model__embed_tokens__weight=VALUES)
+    save_tensors(tmp_path / "model-00002-of-00002.safetensors", model__embed_tokens__weight=VALUES)
     (tmp_path / "model-00001-of-00002.safetensors").write_bytes(b"not opened")
     placed = {
         "model.embed_tokens.weight": "model-00002-of-00002.safetensors",
@@ -76,8 +66,8 @@ def test_only_the_shard_that_the_index_names_is_opened(tmp_path: Path) -> None:
 
 
 def test_an_index_never_leads_out_of_the_folder(tmp_path: Path) -> None:
-    save(tmp_path / "elsewhere" / "model.safetensors", model__embed_tokens__weight=VALUES)
-    folder = save(tmp_path / "here" / "other.safetensors", norm=np.ones(8, np.float32))
+    save_tensors(tmp_path / "elsewhere" / "model.safetensors", model__embed_tokens__weight=VALUES)
+    folder = save_tensors(tmp_path / "here" / "other.safetensors", norm=np.ones(8, np.float32))
     placed = {"model.embed_tokens.weight": "../elsewhere/model.safetensors"}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}))
     with pytest.raises(SignalError, match=r"here/model\.safetensors: not readable"):
@@ -86,7 +76,7 @@ def test_an_index_never_leads_out_of_the_folder(tmp_path: Path) -> None:
 
 def test_of_several_tables_the_vocabularys_is_the_longest(tmp_path: Path) -> None:
     few = np.zeros((6, 8), np.float32)
-    save(
+    save_tensors(
         tmp_path / "model.safetensors",
         audio__embed_tokens__weight=few,
         text__embed_tokens__weight=VALUES,
@@ -96,13 +86,13 @@ def test_of_several_tables_the_vocabularys_is_the_longest(tmp_path: Path) -> Non
 
 
 def test_a_checkpoint_without_a_table_is_told_with_what_to_use_instead(tmp_path: Path) -> None:
-    save(tmp_path / "model.safetensors", model__layers__0__weight=VALUES)
+    save_tensors(tmp_path / "model.safetensors", model__layers__0__weight=VALUES)
     with pytest.raises(SignalError, match=r"no tensor of its safetensors is an input embedding.*signal: lexical"):
         read(tmp_path)
 
 
 def test_a_quantised_table_is_told(tmp_path: Path) -> None:
-    save(tmp_path / "model.safetensors", model__embed_tokens__weight=(VALUES * 9).astype(np.int8))
+    save_tensors(tmp_path / "model.safetensors", model__embed_tokens__weight=(VALUES * 9).astype(np.int8))
     with pytest.raises(SignalError, match=r"embed_tokens\.weight is stored as I8"):
         read(tmp_path)
 
@@ -116,7 +106,7 @@ def test_a_folder_without_safetensors_and_a_missing_one_are_told(tmp_path: Path)
 
 
 def test_a_torn_file_is_told_wherever_it_is_torn(tmp_path: Path) -> None:
-    path = save(tmp_path / "model.safetensors", model__embed_tokens__weight=VALUES) / "model.safetensors"
+    path = save_tensors(tmp_path / "model.safetensors", model__embed_tokens__weight=VALUES) / "model.safetensors"
     whole = path.read_bytes()
     for size in (0, 5, 40, len(whole) - 1):
         path.write_bytes(whole[:size])

@@ -19,7 +19,7 @@ from orderproof.signals.embedding_table import EmbeddingTable
 from orderproof.signals.registry import SignalError
 from orderproof.signals.served_model import UNKNOWN_MODEL, ServedModel
 from orderproof.signals.token import leading_directions, mean_embeddings
-from tests.signals.test_embedding_table import save
+from tests.support.checkpoint_file import save_tensors
 from tests.support.tiny_tokenizer import job_of, save_model
 
 TABLE = np.random.default_rng(0).normal(size=(300, 16)).astype(np.float32)
@@ -29,7 +29,7 @@ BY_TOKENS = OrderSpec(signal="token")
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """A served model's folder: a byte-level tokenizer and an embedding table."""
-    save(tmp_path / "model" / "model.safetensors", model__embed_tokens__weight=TABLE)
+    save_tensors(tmp_path / "model" / "model.safetensors", model__embed_tokens__weight=TABLE)
     save_model(tmp_path / "model")
     return tmp_path / "model"
 
@@ -78,7 +78,7 @@ def test_a_model_is_needed(model: Path) -> None:
 
 
 def test_another_models_tokenizer_is_refused(model: Path, tmp_path: Path) -> None:
-    save(tmp_path / "short" / "model.safetensors", model__embed_tokens__weight=TABLE[:20])
+    save_tensors(tmp_path / "short" / "model.safetensors", model__embed_tokens__weight=TABLE[:20])
     with pytest.raises(SignalError, match=r"has 20 rows, and a prompt has the token id .* another model's"):
         rows_of(view_of(["some text"]), ServedModel(tmp_path / "short", model))
 

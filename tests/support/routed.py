@@ -19,7 +19,7 @@ from orderproof.routing.routes_writer import write_routes
 from orderproof.signals.prediction import Predictor, fit
 from orderproof.signals.predictor_file import write_predictor
 from orderproof.signals.served_model import ROUTES_FILE, ServedModel, predictor_path
-from tests.signals.test_embedding_table import save
+from tests.support.checkpoint_file import save_tensors
 from tests.support.tiny_tokenizer import TEMPLATE, job_of, save_model
 
 LAYERS, EXPERTS, TOP_K = 2, 16, 2
@@ -62,7 +62,9 @@ def make_routed(
         chat_template_args: the prompts are chats, captured as the model's template renders them with these.
     """
     random = np.random.default_rng(seed)
-    save(folder / "model" / "model.safetensors", model__embed_tokens__weight=random.normal(size=(300, 16)).astype("f4"))
+    save_tensors(
+        folder / "model" / "model.safetensors", model__embed_tokens__weight=random.normal(size=(300, 16)).astype("f4")
+    )
     save_model(folder / "model", None if chat_template_args is None else TEMPLATE)
     (folder / "model" / "config.json").write_text(json.dumps(CONFIG))
     kinds = random.permutation(np.arange(captured + others) % 2).tolist()
