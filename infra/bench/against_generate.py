@@ -1,7 +1,7 @@
-"""The engine's child process beside vLLM's own `LLM.generate`, in interleaved pairs: same outputs, and what it costs.
+"""The engine's child process compared with vLLM's own `LLM.generate`, in interleaved pairs: throughput and outputs.
 
-In: a model's folder and a prompts file. Out: a line per pair, the median ratio of throughputs (worker to generate) and
-whether every output was the same. Both engines are loaded once; which one goes first in a pair is decided by a coin.
+It prints a line per pair, the median ratio of throughputs (worker to generate), and whether all outputs are the same.
+Both engines are loaded once; a coin decides which runs first in a pair.
 
     python infra/bench/against_generate.py data/models/demo-moe data/six-domains/prompts.jsonl --pairs 6
 """

@@ -1,7 +1,7 @@
-"""Several orders of one job in one interleaved comparison, for the scripts beside this one.
+"""Several orders of one job in one interleaved comparison, for the other scripts here.
 
-In: a job and an order (or None: a fresh shuffle per block) per arm. Out: `Arm`s, each with its gain over the first one
-and a 95 % interval (Student's t over the blocks' log ratios). The passes are a trial's: every block has one of each
+Each arm has an order (None: a fresh shuffle per block), and its gain over the first arm with a 95 % interval (Student's
+t over the blocks' log ratios). The passes are those of a trial: every block has one of each
 arm, in an order that a coin decides, and a block with a pass on a disturbed machine is repeated. Nothing is promoted,
 and nothing is written but in the folder that the caller gives.
 """
@@ -67,7 +67,7 @@ class Prompts:
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
-    """What every comparison is asked."""
+    """The arguments of every comparison."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job", nargs="?", default="six-domains")
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
@@ -102,8 +102,8 @@ def compare(job: Job, prompts: Prompts, orders: Mapping[str, Order | None], bloc
         folder: for the evidence and the engine's log.
     """
     names = dict(zip([CONTROL, CANDIDATE, *list(orders)[2:]], orders, strict=True))  # a trial's first two have names
-    beside = {"prompts": str(job.prompts_path), "model": str(job.model_path), "tokenizer": str(job.tokenizer_path)}
-    job = job.model_copy(update={**beside, "root": folder})
+    absolute = {"prompts": str(job.prompts_path), "model": str(job.model_path), "tokenizer": str(job.tokenizer_path)}
+    job = job.model_copy(update={**absolute, "root": folder})
     file = prompts.order(OrderSpec(method="file"))
     asked = job.model_copy(update={"order": OrderSpec(method="shuffled")})  # any: its place is taken by the arms
     plan = make_plan(

@@ -1,17 +1,17 @@
-"""The benchmark, `make bench`: ways to order beside the published recipe and the greedy oracle, in one run.
+"""The benchmark, `make bench`: ways to order compared with the published recipe and the greedy oracle, in one run.
 
-In: the demo's mixture of experts. Out: for `six-domains` and for a harder mix (one language, overlapping topics,
-lengths like a chat's): experts saved, predicted gain and measured gain of every order; for many prompts of the harder
-mix, what a prediction that learned from some of them saves of others' experts; and what ordering costs at growing
-numbers of prompts. A table on standard output, and under --folder a picture, the figures as JSON, and the projects,
-whose captured routes serve the next run.
+The model is the demo's mixture of experts. For `six-domains` and for a harder mix (one language, overlapping topics,
+lengths like a chat's) it reports experts saved, predicted gain and measured gain of every order; for many prompts of
+the harder mix, how many experts orders save on prompts that the prediction did not learn from; and what ordering costs
+at growing numbers of prompts. It prints tables, and writes under --folder a picture, the figures as JSON, and the
+projects, whose captured routes the next run uses again.
 
-The published recipe is a sentence embedding, 16 clusters, and the prompts sorted by cluster; recipe.py says with which
-embeddings, as its own is not to be had without a hub. The oracle adds the prompt that brings the fewest new experts, by
-the routes that were really taken: a yardstick. `observed` knows these routes too: it is for the same prompts again.
+The published recipe is a sentence embedding, 16 clusters, and the prompts sorted by cluster; recipe.py names the
+embeddings, because the study's own needs a hub. The oracle adds the prompt that brings the fewest new experts, by the
+real routes: a yardstick. `observed` knows these routes too: it is for the same prompts again.
 
     python infra/bench/bench.py                                    # 80 minutes on 2 cores, 15 less if routes are there
-    python infra/bench/bench.py --blocks 0 --prompts               # by replay alone, once routes are captured
+    python infra/bench/bench.py --blocks 0 --prompts               # by simulation alone, once routes are captured
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def prepare(root: Path, mix: str, maker: list[str], model: Path, captured: int | None = None) -> Path:
-    """A project of one job with its prompts and captured routes; what is there is kept. Returns its params.yaml.
+    """A project of one job with its prompts and captured routes; existing files are kept. Returns its params.yaml.
 
     Args:
         maker: script of infra/demo that makes the prompts, and its words.
@@ -99,17 +99,17 @@ def prepare(root: Path, mix: str, maker: list[str], model: Path, captured: int |
 def table(mix: str, figures: dict[str, Any]) -> str:
     """Markdown, one row per order."""
     rows = [f"| {mix} | experts | of the oracle's | predicted gain | measured gain |", "|---|---|---|---|---|"]
-    most = figures["oracle"]["foretold"]["experts_saved"]
+    most = figures["oracle"]["predicted"]["experts_saved"]
     for name, title in ORDERS.items():
-        foretold, measured = figures[name]["foretold"], figures[name]["measured"]
-        saved = foretold["experts_saved"]
-        seen = _interval(measured) if measured and measured["gain"] is not None else ""
-        rows.append(f"| {title} | {signed(-saved)} | {saved / most:.0%} | {_interval(foretold)} | {seen} |")
+        predicted, measured = figures[name]["predicted"], figures[name]["measured"]
+        saved = predicted["experts_saved"]
+        gain = _interval(measured) if measured and measured["gain"] is not None else ""
+        rows.append(f"| {title} | {signed(-saved)} | {saved / most:.0%} | {_interval(predicted)} | {gain} |")
     return "\n".join(rows)
 
 
-def _interval(one: dict[str, Any]) -> str:
-    return with_interval(one["gain"], one["low"], one["high"])
+def _interval(figures: dict[str, Any]) -> str:
+    return with_interval(figures["gain"], figures["low"], figures["high"])
 
 
 def draw(found: dict[str, dict[str, Any]], path: Path) -> None:
@@ -123,15 +123,15 @@ def draw(found: dict[str, dict[str, Any]], path: Path) -> None:
         figure = Figure(figsize=(WIDTH_IN, 0.9 + 0.42 * len(ORDERS)), layout="constrained")
         panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
         for axes, (mix, figures) in zip(panels, found.items(), strict=True):
-            for kind, colour, shift in (("foretold", "#0072B2", 0.15), ("measured", "#D55E00", -0.15)):
+            for kind, colour, shift in (("predicted", "#0072B2", 0.15), ("measured", "#D55E00", -0.15)):
                 rows = [(k, figures[name][kind]) for k, name in enumerate(reversed(ORDERS))]
-                rows = [(k, one) for k, one in rows if one and one["gain"] is not None]
+                rows = [(k, arm) for k, arm in rows if arm and arm["gain"] is not None]
                 if rows:
-                    gains = [100 * one["gain"] for _, one in rows]
-                    errors = [[100 * abs(one["gain"] - one[end]) for _, one in rows] for end in ("low", "high")]
+                    gains = [100 * arm["gain"] for _, arm in rows]
+                    errors = [[100 * abs(arm["gain"] - arm[end]) for _, arm in rows] for end in ("low", "high")]
                     places = [k + shift for k, _ in rows]
-                    said = "predicted by replay" if kind == "foretold" else "measured"
-                    axes.errorbar(gains, places, xerr=errors, fmt="o", ms=4, color=colour, capsize=2, label=said)
+                    label = "predicted by simulation" if kind == "predicted" else "measured"
+                    axes.errorbar(gains, places, xerr=errors, fmt="o", ms=4, color=colour, capsize=2, label=label)
             axes.axvline(0, color="#999999", lw=0.8)
             axes.set_title(mix, loc="left")
             axes.set_xlabel("gain over shuffled, %")
@@ -149,7 +149,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=Path("data/models/demo-moe"))
     parser.add_argument("--mixes", nargs="+", choices=list(MIXES), default=list(MIXES))
-    parser.add_argument("--blocks", type=int, default=5, help="of the measured comparison; 0: by replay alone")
+    parser.add_argument("--blocks", type=int, default=5, help="of the measured comparison; 0: by simulation alone")
     parser.add_argument(
         "--captured", type=int, default=13_056, help="of many prompts of the harder mix; 0: leave it out"
     )

@@ -1,9 +1,10 @@
 """What one more expert costs on this GPU: decode time of one MoE layer against the number of distinct experts.
 
-In: nothing; the weights are random, bfloat16, of Qwen3-30B-A3B's shape (128 experts of 9.4 MB, top-8), several layers
-of them, used in turn, so that no cache holds an expert until it is needed again. Out: a table, and with --json one
-object: microseconds per extra expert, the line's R², and the share of the card's measured memory bandwidth that it
-amounts to. Before anything is timed the kernels are compared with a float32 reference. Needs torch and Triton alone.
+The weights are random, bfloat16, of Qwen3-30B-A3B's shape (128 experts of 9.4 MB, top-8), several layers used in turn,
+so that no cache holds an expert until it is needed again. It prints a table, or with --json one object: microseconds
+per extra expert, the line's R², and its share of the card's measured memory bandwidth.
+
+Before anything is timed the kernels are compared with a float32 reference. Needs only torch and Triton.
 
     python infra/bench/expert_time.py                     # on a CUDA or ROCm device, in some minutes
     TRITON_INTERPRET=1 python infra/bench/expert_time.py --check    # on CPUs: compares the kernels, times nothing
@@ -53,8 +54,8 @@ def _gate_up(x, w, y, token, expert, start, stop, K: tl.constexpr, N: tl.constex
         left = tl.load(x + row[:, None] * K + k[None, :], mask=there[:, None], other=0.0)
         gate += tl.dot(left, tl.load(weights + column[None, :] * K + k[:, None]))
         up += tl.dot(left, tl.load(weights + (N + column[None, :]) * K + k[:, None]))
-    made = gate * tl.sigmoid(gate) * up
-    tl.store(y + pair[:, None] * N + column[None, :], made.to(y.dtype.element_ty), mask=there[:, None])
+    values = gate * tl.sigmoid(gate) * up
+    tl.store(y + pair[:, None] * N + column[None, :], values.to(y.dtype.element_ty), mask=there[:, None])
 
 
 @triton.jit
@@ -65,12 +66,12 @@ def _down(x, w, y, expert, start, stop, K: tl.constexpr, N: tl.constexpr,
     pair = tl.load(start + tile) + tl.arange(0, ROWS)
     there = pair < tl.load(stop + tile)
     weights = w + tl.load(expert + tile).to(tl.int64) * (N * K)
-    made = tl.zeros((ROWS, COLUMNS), tl.float32)
+    values = tl.zeros((ROWS, COLUMNS), tl.float32)
     for first in range(0, K, DEPTH):
         k = first + tl.arange(0, DEPTH)
         left = tl.load(x + pair[:, None] * K + k[None, :], mask=there[:, None], other=0.0)
-        made += tl.dot(left, tl.load(weights + column[None, :] * K + k[:, None]))
-    tl.store(y + pair[:, None] * N + column[None, :], made.to(y.dtype.element_ty), mask=there[:, None])
+        values += tl.dot(left, tl.load(weights + column[None, :] * K + k[:, None]))
+    tl.store(y + pair[:, None] * N + column[None, :], values.to(y.dtype.element_ty), mask=there[:, None])
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,8 @@ class Layer:
 
     def __init__(self, shape: Shape, device: str, generator: torch.Generator) -> None:
         def weights(rows: int, columns: int) -> torch.Tensor:
-            made = torch.randn(shape.experts, rows, columns, device=device, dtype=shape.dtype, generator=generator)
-            return made / math.sqrt(columns)
+            values = torch.randn(shape.experts, rows, columns, device=device, dtype=shape.dtype, generator=generator)
+            return values / math.sqrt(columns)
 
         self.shape = shape
         self.gate_up = weights(2 * shape.expert_size, shape.hidden)
@@ -264,10 +265,10 @@ def main() -> None:
 def _tell(shape: Shape, error: float, rate: float, lines: list[Line], as_json: bool) -> None:
     shares = [shape.bytes_per_expert / (line.us_per_expert * 1e-6) / 1e9 / rate for line in lines]
     if as_json:
-        told = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
+        machine = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
                 "bytes_per_expert": shape.bytes_per_expert, "largest_error": error, "bandwidth_gb_s": rate}  # fmt: skip
         rows = [{**asdict(line), "share_of_bandwidth": share} for line, share in zip(lines, shares, strict=True)]
-        print(json.dumps({**told, "batches": rows}))
+        print(json.dumps({**machine, "batches": rows}))
         return
     print(f"{torch.cuda.get_device_name()}: {rate:.0f} GB/s copying; largest error {error:.4f}")
     print("batch   base µs   µs per expert      R²   share of bandwidth")

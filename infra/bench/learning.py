@@ -1,9 +1,9 @@
 """How many prompts to capture: what a prediction learned from few and from many of them saves of others' experts.
 
-In: a job of params.yaml whose routes were captured (`orderproof capture JOB --prompts N`). Out: a line per number of
-prompts that the prediction learned from, with its R² and, by replay on captured prompts that were put aside, what the
-orders by it save of a shuffle's experts and of what the greedy oracle saves; means and standard deviations over random
-draws of those put aside. Nothing is timed on an engine.
+It prints a line per number of prompts that the prediction learned from, with its R² and, by simulation on held-out
+captured prompts, which share of a shuffle's experts the orders save, and which share of the greedy oracle's saving:
+means and standard deviations over random draws of the held-out prompts. The job's routes must be captured (`orderproof
+capture JOB --prompts N`). Nothing is timed on an engine.
 
     python infra/demo/make_chat.py 13056 -o data/chat-large/prompts.jsonl    # and a job of it in params.yaml
     python infra/bench/learning.py chat-large
@@ -47,15 +47,15 @@ def main() -> None:
         place = {prompt_id: i for i, prompt_id in enumerate(view.ids)}
         captured = view.take([place[prompt_id] for prompt_id in routes.ids])
         draws = [list(_draw(captured, routes, setting, options, k)) for k in range(options.draws)]
-    print(f"{job.name}: {options.held} prompts put aside, {options.draws} draws of them; {options.clusters} clusters")
+    print(f"{job.name}: {options.held} prompts held out, {options.draws} draws of them; {options.clusters} clusters")
     print(
         f"{'learned from':<16}{'R²':>8}{'saved by clusters':>22}{'of oracle':>12}{'by exchange':>18}{'of oracle':>12}"
     )
     for rows in zip(*draws, strict=True):
         name, means, sds = rows[0][0], *((f(np.array([row[1] for row in rows]), axis=0)) for f in (np.mean, _sd))
-        told = [f"{mean:.1%} ± {sd:.1%}" for mean, sd in zip(means, sds, strict=True)]
-        print(f"{name:<16}{means[0]:>8.2f}{told[1]:>22}{means[2]:>9.0%} ± {sds[2]:.0%}", end="")
-        print(f"{told[3]:>18}{means[4]:>6.0%} ± {sds[4]:.0%}" if len(means) > 3 else "")
+        cells = [f"{mean:.1%} ± {sd:.1%}" for mean, sd in zip(means, sds, strict=True)]
+        print(f"{name:<16}{means[0]:>8.2f}{cells[1]:>22}{means[2]:>9.0%} ± {sds[2]:.0%}", end="")
+        print(f"{cells[3]:>18}{means[4]:>6.0%} ± {sds[4]:.0%}" if len(means) > 3 else "")
 
 
 def _draw(
@@ -80,7 +80,7 @@ def _draw(
         with learned_from(routes, np.sort(others[:number]), captured, captured.served) as known:
             r2 = predictor_of(known, "predicted").record.decode.r2
             by_order = saved(predicted, known)[:-1]
-        yield f"{number} prompts", [r2, *(value for one in by_order for value in (one, one / most))]
+        yield f"{number} prompts", [r2, *(value for share in by_order for value in (share, share / most))]
     yield "the oracle", [np.nan, most, 1.0]
 
 
@@ -93,7 +93,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("job")
     parser.add_argument("--params", type=Path, default=Path("params.yaml"))
     parser.add_argument("--learned", type=int, nargs="+", default=[384, 1536, 4096, 9984], help="prompts")
-    parser.add_argument("--held", type=int, default=3072, help="prompts that are put aside and ordered")
+    parser.add_argument("--held", type=int, default=3072, help="prompts that are held out and ordered")
     parser.add_argument("--clusters", type=int, default=192, help="of those; the recipe has its 16")
     parser.add_argument("--draws", type=int, default=5)
     return parser.parse_args()

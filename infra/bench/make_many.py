@@ -1,7 +1,7 @@
 """A prompts file of any size: seeded, written line by line, so that a million prompts need no memory.
 
-In: a number and a seed. Out: JSON lines of `id`, `text` and `label` whose bytes depend on both alone. Each prompt is
-made of pieces of one domain's sample prompts (infra/demo), 118 characters on average: about 60 tokens of the demo's
+It writes JSON lines of `id`, `text` and `label` that depend only on the number of prompts and the seed. Each prompt
+consists of pieces of one domain's sample prompts (infra/demo), 118 characters on average: about 60 tokens of the demo's
 models.
 
     python infra/bench/make_many.py 1000000 -o /tmp/many.jsonl

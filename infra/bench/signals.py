@@ -1,8 +1,8 @@
-"""Ways to order side by side, by replay on captured prompts that they did not learn from: experts saved, purity, time.
+"""Compare ways to order by simulation on captured prompts that they did not learn from: experts saved, purity, time.
 
-In: a job of params.yaml whose routes were captured (`orderproof capture JOB`). Out: a line per way to order, best
-first, beside the label order where there are labels, the published recipe (a sentence embedding and 16 clusters, here
-put in a row as well) and the greedy oracle, which sees the real routes. Nothing is timed on an engine.
+It prints a line per way to order, best first, with the label order where there are labels, the published recipe (a
+sentence embedding and 16 clusters, here in a chain as well) and the greedy oracle, which knows the real routes. The
+job's routes must be captured (`orderproof capture JOB`). Nothing is timed on an engine.
 
     python infra/bench/signals.py six-domains
 """
@@ -52,12 +52,12 @@ def main() -> None:
         spec = choice.spec
         purity, seconds = _made(spec, view)
         by = (spec.signal, spec.clusters) if spec.method != "label" else ("", "")
-        told = f"{spec.method:<9}{by[0]:<13}{by[1]:>8}{choice.experts_per_step:>9.2f}{choice.saved:>8.1%}"
-        print(f"{told}{choice.saved / choices.headroom:>11.0%}{purity:>8}{seconds:>9.2f}")
+        row = f"{spec.method:<9}{by[0]:<13}{by[1]:>8}{choice.experts_per_step:>9.2f}{choice.saved:>8.1%}"
+        print(f"{row}{choice.saved / choices.headroom:>11.0%}{purity:>8}{seconds:>9.2f}")
 
 
 def candidates(view: PromptView) -> list[OrderSpec]:
-    """The ladder of signals, from free to dear, and the label order where there are labels."""
+    """All signals, cheapest first, and the label order where there are labels."""
     ways = [("cluster", signal) for signal in ("lexical", "token", "fingerprint", "predicted")]
     ways += [("greedy", "predicted"), ("exchange", "predicted")]
     specs = [

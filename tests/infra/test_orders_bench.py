@@ -25,14 +25,25 @@ def test_every_order_is_compared_with_shuffled_in_every_block(
 ) -> None:
     job = make_project(tmp_path / "p", 240, step_ms=0.2)
     save_model(job.model_path)
-    told, params = tmp_path / "told.json", job.root / "params.yaml"
+    figures_file, params = tmp_path / "figures_file.json", job.root / "params.yaml"
     document = json.loads(params.read_text())
     document["defaults"]["measure"] = {"validity": SMALL_PROBE}
     params.write_text(json.dumps(document))
-    words = ["it", "--params", str(params), "--blocks", "2", "--json", str(told), "--orders", "label", "label/80"]
+    words = [
+        "it",
+        "--params",
+        str(params),
+        "--blocks",
+        "2",
+        "--json",
+        str(figures_file),
+        "--orders",
+        "label",
+        "label/80",
+    ]
     monkeypatch.setattr(sys, "argv", ["orders.py", *words])
     bench.main()
-    figures = {name: found["measured"] for name, found in json.loads(told.read_text()).items()}
+    figures = {name: found["measured"] for name, found in json.loads(figures_file.read_text()).items()}
     assert list(figures) == ["shuffled", "label", "label/80"]
     assert figures["shuffled"]["gain"] is None
     for name in ("label", "label/80"):
@@ -61,7 +72,7 @@ def test_an_order_has_a_short_name(name: str, fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["label:128", "token-lexical", "label-token"])
-def test_what_names_no_order_is_told(name: str) -> None:
+def test_a_name_of_no_order_is_refused(name: str) -> None:
     with pytest.raises(SystemExit, match=f"'{name}' names no order"):
         bench.spec_of(name)
 
