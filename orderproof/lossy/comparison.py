@@ -31,7 +31,7 @@ from orderproof.measure.verdict import Rule, estimate
 from orderproof.orders.order import Order
 from orderproof.orders.registry import make_order
 from orderproof.orders.shuffle_test import shuffle_like
-from orderproof.outputs.change import compare
+from orderproof.outputs.output_change import compare
 from orderproof.outputs.passes import CANDIDATE, CONTROL, PassOutputs
 from orderproof.outputs.scorers import score
 from orderproof.prompts.tokenization import TokenizedPrompts

@@ -17,7 +17,7 @@ from orderproof.job.formatting import signed
 from orderproof.job.spec import Job
 from orderproof.lossy.routing import LossyError, routing_named
 from orderproof.orders.order_record import OrderRecord
-from orderproof.outputs.change import TOLERANCE, OutputChange, ScoreChange
+from orderproof.outputs.output_change import TOLERANCE, OutputChange, ScoreChange
 
 SHUFFLED, SORTED, LOSSY, SORTED_LOSSY = "shuffled", "sorted", "shuffled, lossy", "sorted, lossy"
 ARMS = (SHUFFLED, SORTED, LOSSY, SORTED_LOSSY)

@@ -18,8 +18,8 @@ from orderproof.measure.trial_store import Block, EvidenceError, Manifest, Pass,
 from orderproof.measure.verdict import Verdict, decide
 from orderproof.orders.order import Order
 from orderproof.orders.shuffled import shuffle
-from orderproof.outputs.change import OutputChange, compare
 from orderproof.outputs.divergence import first_divergence
+from orderproof.outputs.output_change import OutputChange, compare
 from orderproof.outputs.passes import CANDIDATE, CONTROL, PassOutputs, rows_in_file_order
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from orderproof.outputs.change import TOLERANCE, OutputChange, ScoreChange
+from orderproof.outputs.output_change import TOLERANCE, OutputChange, ScoreChange
 
 Policy = Literal["proven", "not_worse"]
 Standing = Literal["allowed", "unproven", "worse"]

@@ -22,7 +22,7 @@ from orderproof.measure.estimator import (
 )
 from orderproof.measure.outputs_policy import Policy, judge_outputs
 from orderproof.measure.spending import spending_levels
-from orderproof.outputs.change import OutputChange
+from orderproof.outputs.output_change import OutputChange
 
 EXIT_CODES = {"promote": 0, "keep": 10, "inconclusive": 11, "refused": 12, "invalid": 13}
 

@@ -13,7 +13,7 @@ from orderproof.job.model import ModelFacts
 from orderproof.job.spec import Job
 from orderproof.measure.evaluate import is_vacuous, log_ratio, pass_outputs
 from orderproof.measure.trial_store import EvidenceError, History, Manifest
-from orderproof.outputs.change import detectable_excess
+from orderproof.outputs.output_change import detectable_excess
 from orderproof.outputs.passes import OutputsError, shuffle_disagreement
 
 

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from orderproof.job.looks import Looks
 from orderproof.measure.sign_flip import sign_flip_p
-from orderproof.outputs.change import TOLERANCE, OutputChange, ScoreChange
+from orderproof.outputs.output_change import TOLERANCE, OutputChange, ScoreChange
 from orderproof.outputs.quantiles import noncentrality, t_quantile
 
 EXIT_CODES = {"promote": 0, "keep": 10, "inconclusive": 11, "refused": 12, "invalid": 13}

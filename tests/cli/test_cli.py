@@ -24,9 +24,9 @@ from orderproof.cli import main
 from orderproof.measure.evaluate import judge
 from orderproof.measure.trial_store import Trial, write_verdict
 from orderproof.prompts.stream import LINGER_S
-from tests.signals.test_embedding_table import save
 from tests.support.batches import make_project
 from tests.support.captured_job import calibrated, make_job
+from tests.support.checkpoint_file import save_tensors
 from tests.support.tiny_tokenizer import save_model
 from tests.support.trial_maker import make_trial
 
@@ -481,7 +481,7 @@ def test_more_clusters_than_prompts_are_made_fewer_and_it_is_said(
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    save(
+    save_tensors(
         tmp_path / "models" / "it" / "model.safetensors", model__embed_tokens__weight=np.eye(300, 16, dtype=np.float32)
     )
     save_model(tmp_path / "models" / "it")

@@ -22,7 +22,7 @@ from orderproof.measure.slice_verdict import (
     refused,
     stalls_p,
 )
-from orderproof.outputs.change import OutputChange, ScoreChange
+from orderproof.outputs.output_change import OutputChange, ScoreChange
 from tests.support.output_change import output_change
 from tests.support.slice_trials import SCENARIOS, run_to_the_end, trials_of
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from scipy import stats
 
 from orderproof.measure.verdict import EXIT_CODES, Rule, Verdict, decide, detectable_gain, refused, t_critical
-from orderproof.outputs.change import OutputChange, ScoreChange
+from orderproof.outputs.output_change import OutputChange, ScoreChange
 
 SHORT = Rule()
 LONG = Rule(looks=(10, 20, 40))

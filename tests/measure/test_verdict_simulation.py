@@ -23,7 +23,7 @@ from scipy import special, stats
 
 from orderproof.measure.sign_flip import sign_flip_p
 from orderproof.measure.verdict import SIGN_FLIP_LIMIT, Estimate, Rule, decide, estimate
-from orderproof.outputs.change import OutputChange
+from orderproof.outputs.output_change import OutputChange
 
 Floats = NDArray[np.float64]
 Drift = Callable[[np.random.Generator, int, int], Floats]  # generator, trials, passes → log rate by trial and pass

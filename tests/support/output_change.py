@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orderproof.outputs.change import OutputChange
+from orderproof.outputs.output_change import OutputChange
 
 
 def output_change(**fields: Any) -> OutputChange:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri, stdtrit
 from scipy.stats import binom
 
-from orderproof.outputs.change import TOLERANCE, OutputChange, compare, detectable_excess
+from orderproof.outputs.output_change import TOLERANCE, OutputChange, compare, detectable_excess
 from orderproof.outputs.passes import OutputsError, PassOutputs, agreement_matrix, shuffle_disagreement
 
 
