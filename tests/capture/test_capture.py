@@ -153,7 +153,7 @@ def test_a_dense_model_has_nothing_to_capture() -> None:
         check_moe(ModelFacts("models/d", "1", "Qwen3ForCausalLM", 512, None, toy=False))
 
 
-def test_adapters_are_never_left_out_unsaid(job: Job) -> None:
+def test_adapters_are_refused_rather_than_ignored(job: Job) -> None:
     check_no_adapters(job)
     engine = job.engine.model_copy(update={"lora_modules": {"law": "adapters/law"}})
     with pytest.raises(RoutingError, match=r"LoRA adapters \(law\).*a job of its own"):

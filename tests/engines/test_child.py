@@ -1,4 +1,4 @@
-"""A child process that speaks JSON lines: how its end is told, and that nothing of it stays behind."""
+"""A child process that speaks JSON lines: its end is reported, and it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orderproof.engines.child import Child
 from orderproof.engines.protocol import EngineError
 
 Start = Callable[..., Child]
-TELL = "import json, sys, time; tell = lambda **told: print(json.dumps(told), flush=True);"
+PRELUDE = "import json, sys, time; emit = lambda **event: print(json.dumps(event), flush=True);"
 WAIT_S = 60.0
 
 
@@ -26,37 +26,37 @@ def start(tmp_path: Path) -> Iterator[Start]:
     started: list[Child] = []
 
     def make(program: str, **environment: str) -> Child:
-        started.append(Child([sys.executable, "-c", TELL + program], environment, tmp_path / "logs" / "it.log"))
+        started.append(Child([sys.executable, "-c", PRELUDE + program], environment, tmp_path / "logs" / "it.log"))
         started[-1].start()
         return started[-1]
 
     yield make
-    for one in started:
-        one.close()
+    for child_process in started:
+        child_process.close()
 
 
-def test_what_is_sent_is_read_and_events_come_in_their_order(start: Start) -> None:
-    echo = start("import os; tell(event=os.environ['WHO']); [tell(event=line) for line in sys.stdin]", WHO="me")
+def test_lines_are_read_by_the_child_and_events_arrive_in_order(start: Start) -> None:
+    echo = start("import os; emit(event=os.environ['WHO']); [emit(event=line) for line in sys.stdin]", WHO="me")
     for word in "ab":
         echo.send(word)
     assert [echo.next(WAIT_S)["event"] for _ in range(3)] == ["me", '"a"\n', '"b"\n']
 
 
-def test_what_is_no_event_is_in_the_log(start: Start) -> None:
-    told = start("print('Welcome', flush=True); tell(event='up')")
-    assert told.next(WAIT_S) == {"event": "up"}
-    assert told.log.read_text() == "Welcome\n"
+def test_output_that_is_no_event_goes_to_the_log(start: Start) -> None:
+    started = start("print('Welcome', flush=True); emit(event='up')")
+    assert started.next(WAIT_S) == {"event": "up"}
+    assert started.log.read_text() == "Welcome\n"
 
 
-def test_an_end_is_told_with_its_code_and_the_last_words_of_this_child_alone(start: Start) -> None:
+def test_an_exit_is_reported_with_its_code_and_the_last_line_of_this_child_alone(start: Start) -> None:
     with pytest.raises(EngineError, match=r"process ended with code 3; last line: Out of luck \(its log: .*it\.log"):
         start("print('Out of luck', file=sys.stderr); sys.exit(3)").next(WAIT_S)
-    with pytest.raises(EngineError) as told:
+    with pytest.raises(EngineError) as raised:
         start("import os; os.kill(os.getpid(), 9)").next(WAIT_S)
-    assert "was killed by SIGKILL; SIGKILL often means that memory ran out (its log" in str(told.value)
+    assert "was killed by SIGKILL; SIGKILL often means that memory ran out (its log" in str(raised.value)
 
 
-def test_a_child_that_closes_its_output_and_goes_on_is_told_and_ended(
+def test_a_child_that_closes_its_output_and_runs_on_is_reported_and_ended(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child, "ENDING_S", 0.2)
@@ -80,7 +80,7 @@ def test_a_silent_child_is_ended(start: Start) -> None:
 
 def test_a_child_that_tells_more_than_is_looked_at_leaves_no_thread_when_it_is_closed(start: Start) -> None:
     before = set(threading.enumerate())
-    talker = start("[tell(event=k) for k in range(100_000)]")
+    talker = start("[emit(event=k) for k in range(100_000)]")
     while not talker._events.full():
         time.sleep(0.01)
     mine = set(threading.enumerate()) - before
@@ -99,12 +99,12 @@ def test_a_command_that_does_not_start_is_named(tmp_path: Path) -> None:
 
 
 def test_what_a_child_started_ends_with_it(start: Start) -> None:
-    parent = start("import subprocess; tell(event=subprocess.Popen(['sleep', '600']).pid); time.sleep(600)")
+    parent = start("import subprocess; emit(event=subprocess.Popen(['sleep', '600']).pid); time.sleep(600)")
     grandchild = psutil.Process(parent.next(WAIT_S)["event"])
     parent.close()
     assert not psutil.wait_procs([grandchild], WAIT_S)[1]
 
 
-def test_a_signal_s_name_is_told(start: Start) -> None:
+def test_a_signal_is_reported_by_name(start: Start) -> None:
     with pytest.raises(EngineError, match=f"was killed by {signal.SIGTERM.name}"):
         start("import os, signal; os.kill(os.getpid(), signal.SIGTERM); time.sleep(600)").next(WAIT_S)

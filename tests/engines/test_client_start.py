@@ -1,4 +1,4 @@
-"""The child process is started or the reason is told, on the stand-in for vLLM: no wait without end."""
+"""The child process starts, or the reason is reported without an endless wait, on the stand-in for vLLM."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_command_that_no_process_can_be_given_is_an_error_and_no_wait_without_
 
 
 @pytest.mark.parametrize("banner", ["null", "1", '{"level": "info"}', "[" * 100_000])
-def test_json_of_the_command_itself_is_no_event(model: Path, tmp_path: Path, banner: str) -> None:
+def test_json_that_the_command_prints_is_no_event(model: Path, tmp_path: Path, banner: str) -> None:
     (tmp_path / "banner").write_text(banner + "\n")
     command = ("/bin/sh", "-c", f'cat {tmp_path / "banner"}; exec "$0" "$@"', sys.executable)
     spec = EngineSpec(command=command, args=ARGS, env={"PYTHONPATH": str(STANDIN)})

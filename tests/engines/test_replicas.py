@@ -356,7 +356,7 @@ def test_the_user_s_own_binding_and_threads_win(start: Start) -> None:
         assert engine.info.machine["threads"] == 2, "of the stand-in, which nobody changed"
 
 
-def test_more_replicas_than_processors_are_refused_with_words(start: Start) -> None:
+def test_more_replicas_than_processors_are_refused(start: Start) -> None:
     count = len(os.sched_getaffinity(0)) + 1
     with pytest.raises(EngineError, match=r"lower engine\.replicas"):
         start(replicas=count, env=on_processors()).__enter__()
@@ -379,7 +379,7 @@ def test_figures_of_replicas_are_put_side_by_side_in_time() -> None:
     assert both.accelerator == {"sm_clock_mhz": 1700.0, "temperature_c": 60.0}
 
 
-def test_steps_told_in_lots_come_to_the_same_as_all_at_once() -> None:
+def test_steps_reported_in_chunks_give_the_same_as_all_at_once() -> None:
     chance = np.random.default_rng(0)
     each = [figures(chance.uniform(1, 9, n).tolist(), chance.integers(1, 9, n).tolist()) for n in (40, 70, 0)]
     whole = combine_figures(each, Dealer(requests(1), 3, run=1, room=1))

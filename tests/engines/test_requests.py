@@ -79,7 +79,7 @@ def test_probabilities_come_with_each_token_and_with_the_likeliest(engine: VllmE
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"structured_outputs": {"regex": "("}}, ""),
         ({"n": 2}, "n must be 1 when using greedy sampling"),
@@ -89,11 +89,11 @@ def test_probabilities_come_with_each_token_and_with_the_likeliest(engine: VllmE
         ({"logprobs": 10**4}, "logprobs"),
     ],
 )
-def test_wrong_sampling_fails_its_own_request_with_vllms_words(engine: VllmEngine, wrong: Any, told: str) -> None:
+def test_wrong_sampling_fails_its_own_request_with_vllms_message(engine: VllmEngine, wrong: Any, message: str) -> None:
     answers = generate(engine, [Request(0, IDS, wrong), Request(1, IDS)], GREEDY)
     refused = answers[0]
     assert isinstance(refused, Failure)
-    assert told in refused.reason
+    assert message in refused.reason
     assert isinstance(answers[1], Output)
 
 

@@ -1,5 +1,5 @@
-"""Routes of a real vLLM: proven against transformers on the same tokens, missing rather than wrong; and another
-routing put in place of the model's."""
+"""Routes of a real vLLM: proven against transformers on the same tokens, missing rather than wrong; and the
+model's routing replaced by another."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_a_trace_with_a_gap_or_a_repeat_is_at_fault(spans: list[tuple[int, int]]
     assert fault in trace.fault
 
 
-def test_a_step_that_not_every_layer_told_of_is_a_fault() -> None:
+def test_a_step_that_not_every_layer_reported_is_a_fault() -> None:
     trace = Trace()
     trace.add(Span("3-abc", 0, 4, 4), None)
     assert "not every layer" in trace.fault

@@ -46,8 +46,8 @@ def test_every_place_is_dealt_once_whoever_asks_when(work: list[int], replicas: 
 
     taken = drain(shares, anyone(), replicas)
     assert sorted(place for _, place in taken) == list(range(len(work)))
-    told = [(share.replica, place) for share in shares.dealt for place in range(share.start, share.stop)]
-    assert sorted(told) == sorted(taken)
+    dealt = [(share.replica, place) for share in shares.dealt for place in range(share.start, share.stop)]
+    assert sorted(dealt) == sorted(taken)
 
 
 def test_shares_are_contiguous_and_equal_in_work_not_in_number() -> None:
@@ -182,7 +182,7 @@ def test_a_replica_without_room_waits_for_an_answer() -> None:
     assert sent == []
 
 
-def test_a_source_that_fails_ends_every_replica_and_is_told_once() -> None:
+def test_a_source_that_fails_ends_every_replica_and_is_raised_once() -> None:
     def torn() -> Iterator[Request]:
         yield from numbered(3 * RUN)
         raise ValueError("line 13 is torn")

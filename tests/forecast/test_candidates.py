@@ -1,4 +1,4 @@
-"""Orders are offered from free to dear, and one that cannot be made says why."""
+"""Orders are offered cheapest first, and an order that cannot be made gives the reason."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_ways_to_order_are_ranked_by_what_they_save_on_prompts_they_did_not_lear
         assert 0.1 < saved[spec] <= choices.headroom + 0.02
 
 
-def test_routes_that_words_do_not_tell_leave_a_prediction_no_better_than_a_shuffle(tmp_path: Path) -> None:
+def test_routes_unrelated_to_words_leave_a_prediction_no_better_than_a_shuffle(tmp_path: Path) -> None:
     """What was learned from the prompts themselves would show as a gain here."""
     routed = make_routed(tmp_path, captured=160, others=0)
     words = [prompt["text"] for prompt in routed.prompts]

@@ -238,7 +238,7 @@ def test_a_job_that_no_order_helps_is_refused_without_replaying_anything(tmp_pat
     assert (job_forecast.forecast, job_forecast.worth, job_forecast.candidate) == (None, None, None)
 
 
-def test_routes_of_other_prompts_are_told(tmp_path: Path) -> None:
+def test_routes_of_other_prompts_are_refused(tmp_path: Path) -> None:
     job = make_job(tmp_path)
     calibrated(job)
     with job.prompts_path.open("a") as file:
