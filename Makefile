@@ -36,11 +36,9 @@ lock:  ## renew infra/locks/cpu.txt
 
 demo: install  ## the whole main job on six-domains: prompts, model, trial, verdict, page
 	@test -d .dvc || $(BIN)/dvc init $(if $(wildcard .git),,--no-scm) --quiet
-	$(BIN)/dvc repro --quiet measure@six-domains
-	@$(BIN)/orderproof decide six-domains
-	@echo
-	@echo "page with pictures:  $$(ls -d reports/six-domains/2*/ | tail -1)verdict.html"
-	@echo "MLflow:              $(BIN)/orderproof ui     (loopback only)"
+	$(BIN)/dvc repro --quiet demo-prompts@six-domains demo-model@moe
+	$(BIN)/python -m flows.measure six-domains --only-if-changed
+	@echo "MLflow: $(BIN)/orderproof ui  (loopback only)"
 
 test: install lint types  ## lint, types, unit tests, simulation, end to end on the real tools
 	$(BIN)/python -m pytest -m "not long"
@@ -57,9 +55,10 @@ bench: install  ## ways to order beside the published recipe and the greedy orac
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types: install
-	$(BIN)/mypy flows orderproof
+	$(BIN)/mypy flows orderproof tasks
 
 clean:  ## drop local services' state; no evidence is lost
 	rm -rf .orderproof

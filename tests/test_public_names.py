@@ -9,7 +9,16 @@ import pytest
 
 import orderproof
 
-PUBLIC = ["expert_friendly_order", "load_job", "restore"]
+PUBLIC = [
+    "decide",
+    "expert_friendly_order",
+    "generate_job",
+    "load_job",
+    "measure_job",
+    "plan_job",
+    "reproduce_job",
+    "restore",
+]
 HEAVY = ["numpy", "pyarrow", "torch", "mlflow", "prefect", "dvc"]
 
 

@@ -1,41 +1,38 @@
 """Several orders of one job in one interleaved comparison, for the other scripts here.
 
 Each arm has an order (None: a fresh shuffle per block), and its gain over the first arm with a 95 % interval (Student's
-t over the blocks' log ratios). The passes are those of a trial: every block has one of each
-arm, in an order that a coin decides, and a block with a pass on a disturbed machine is repeated. Nothing is promoted,
-and nothing is written but in the folder that the caller gives.
+t over the blocks' log ratios). Every block has one whole pass of each arm, in a random order; a block in which requests
+failed or the accelerator throttled is run again. Nothing is promoted, and nothing is written but in the folder that the
+caller gives.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from orderproof.engines.protocol import Engine, Failure, Output, Request
 from orderproof.engines.start import create_engine
 from orderproof.job.formatting import with_interval
 from orderproof.job.hashing import md5_of
-from orderproof.job.model import read_model
 from orderproof.job.params import load_job
 from orderproof.job.spec import Job, OrderSpec
-from orderproof.measure import trial as trials
-from orderproof.measure.plan import make_plan
-from orderproof.measure.trial_store import Block, History
+from orderproof.measure.warm_up import request_list, warm_up_engine
 from orderproof.orders.order import Order
 from orderproof.orders.registry import make_order
 from orderproof.orders.view import PromptView, view_of
-from orderproof.outputs.passes import CANDIDATE, CONTROL
 from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.tokenization import TokenizedPrompts, tokenize
 from orderproof.signals.served_model import ServedModel
 
 CONFIDENCE = 0.95
-LEAST_LOOK = 5  # of a trial's rule; these trials give no verdict
 
 
 @dataclass(frozen=True)
@@ -52,6 +49,22 @@ class Arm:
     high: float | None = None
     blocks: tuple[float, ...] = ()  # gains
     imbalance: float | None = None  # the slowest replica's time over their mean; None: there is one engine
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One timed run of an arm over all prompts."""
+
+    name: str
+    block: int  # from 1
+    attempt: int  # from 0
+    wall_s: float
+    throughput_req_s: float
+    throughput_tok_s: float
+    time_per_batch_ms: float  # median step
+    running: float  # sequences per step
+    replica_wall_s: tuple[float, ...]  # when each replica was done; empty: there is one engine
+    disturbed: bool  # requests failed, or the accelerator throttled: the block is run again
 
 
 @dataclass(frozen=True)
@@ -83,45 +96,46 @@ def prompts_of(job: Job) -> Prompts:
 
 
 def named(options: argparse.Namespace, **engine: Any) -> Job:
-    """The job of params.yaml with seeds for so many blocks; `engine` replaces fields of its engine."""
+    """The job of params.yaml; `engine` replaces fields of its engine."""
     job = load_job(options.params, options.job)
-    looks = (max(LEAST_LOOK, options.blocks),)
-    return job.model_copy(
-        update={
-            "engine": job.engine.model_copy(update=engine),
-            "measure": job.measure.model_copy(update={"looks": looks, "prompts": None}),
-        }
-    )
+    return job.model_copy(update={"engine": job.engine.model_copy(update=engine)})
 
 
 def compare(job: Job, prompts: Prompts, orders: Mapping[str, Order | None], blocks: int, folder: Path) -> list[Arm]:
-    """Run the blocks, telling each on standard output.
+    """Run the blocks, with a line for each on standard output.
 
     Args:
         orders: by name; the first is what the others are compared with. At least two.
         folder: for the evidence and the engine's log.
     """
-    names = dict(zip([CONTROL, CANDIDATE, *list(orders)[2:]], orders, strict=True))  # a trial's first two have names
-    absolute = {"prompts": str(job.prompts_path), "model": str(job.model_path), "tokenizer": str(job.tokenizer_path)}
-    job = job.model_copy(update={**absolute, "root": folder})
-    file = prompts.order(OrderSpec(method="file"))
-    asked = job.model_copy(update={"order": OrderSpec(method="shuffled")})  # any: its place is taken by the arms
-    plan = make_plan(
-        asked, read_model(job.model_path, job.model), prompts.tokenized, prompts.dataset_md5, file, History()
-    )
-    plan = replace(plan, orders={arm: orders[name] for arm, name in names.items()}, control_why="a comparison's first")
-    with create_engine(job.engine, job.model_path, job.sampling, folder / "engine.log") as engine:
-        trial = trials.begin(plan, engine)
+    folder.mkdir(parents=True, exist_ok=True)
+    complete: list[dict[str, Pass]] = []
+    discarded = 0
+    with create_engine(job.engine, job.model_path, job.sampling, folder / "engine.log", job.adapters) as engine:
+        warm_up_engine(job, prompts.tokenized, engine, job.measure.seed)
         for number in range(1, blocks + 1):
-            trial = trials.run_block(plan, engine, trial, number)
-            _tell(number, trial.blocks(), names)
-    print(f"{len(trial.blocks())} blocks count, {len(trial.discarded())} passes were discarded")
-    return [_arm(arm, name, trial.blocks()) for arm, name in names.items()] if trial.blocks() else []
+            for attempt in range(job.measure.validity.repeats + 1):
+                passes = {
+                    name: _run_pass(job, prompts, engine, (number, attempt), name, order)
+                    for name, order in _drawn(orders, job.measure.seed, number, attempt)
+                }
+                _keep(folder, passes.values())
+                if not any(timed.disturbed for timed in passes.values()):
+                    complete.append(passes)
+                    break
+                discarded += len(passes)
+            else:
+                print(f"block {number}: discarded, requests failed or the accelerator throttled", flush=True)
+                continue
+            rates = "; ".join(f"{name} {complete[-1][name].throughput_req_s:.2f}" for name in orders)
+            print(f"block {number}, req/s: {rates}", flush=True)
+    print(f"{len(complete)} blocks count, {discarded} passes were discarded")
+    return [_arm(name, next(iter(orders)), complete) for name in orders] if complete else []
 
 
 def table(arms: Sequence[Arm]) -> str:
     """One line per arm."""
-    width = max(len(arm.name) for arm in arms) + 2
+    width = max((len(arm.name) for arm in arms), default=0) + 2
     lines = [f"{'':{width}}{'req/s':>8}{'tok/s':>8}{'step ms':>9}{'running':>9}   gain"]
     for arm in arms:
         gain = "" if arm.gain is None else f"   {with_interval(arm.gain, arm.low, arm.high)}"
@@ -132,30 +146,61 @@ def table(arms: Sequence[Arm]) -> str:
     return "\n".join(lines)
 
 
-def _arm(arm: str, name: str, blocks: Sequence[Block]) -> Arm:
-    passes = [block.passes[arm] for block in blocks]
+def _drawn(orders: Mapping[str, Order | None], seed: int, block: int, attempt: int) -> list[tuple[str, Order | None]]:
+    """The arms in a random order of their own in each block: a fixed order would show drift as a gain."""
+    arms = list(orders.items())
+    return [arms[k] for k in np.random.default_rng([seed, block, attempt, 0]).permutation(len(arms))]
+
+
+def _run_pass(
+    job: Job, prompts: Prompts, engine: Engine, place: tuple[int, int], name: str, order: Order | None
+) -> Pass:
+    """Time one pass over all prompts, with a prefix cache of its own."""
+    tokenized, (block, attempt) = prompts.tokenized, place
+    shuffle = np.random.default_rng([job.measure.seed, block, 1]).permutation(len(tokenized))
+    sent = (shuffle if order is None else order.permutation).tolist()
+    salt = f"{block} {attempt} {name}"
+    requests = [Request(k, tokenized.token_ids(k), tokenized.samplings[k], tokenized.lora(k), salt) for k in sent]
+    answers: list[Output | Failure] = []
+    figures = engine.run(request_list(job, requests), job.sampling, answers.append)
+    outputs = [answer for answer in answers if isinstance(answer, Output)]
+    steps = len(figures.step_ms)
+    return Pass(
+        name=name,
+        block=block,
+        attempt=attempt,
+        wall_s=figures.wall_s,
+        throughput_req_s=len(outputs) / figures.wall_s,
+        throughput_tok_s=sum(output.output_tokens for output in outputs) / figures.wall_s,
+        time_per_batch_ms=float(np.median(figures.step_ms)) if steps else 0.0,
+        running=float(figures.running.mean()) if steps else 0.0,
+        replica_wall_s=tuple(figures.replica_s),
+        disturbed=len(outputs) < len(sent)
+        or any(bool(figures.accelerator.get(key)) for key in ("throttled", "after_throttled")),
+    )
+
+
+def _keep(folder: Path, passes: Iterable[Pass]) -> None:
+    with open(folder / "passes.jsonl", "a") as evidence:
+        evidence.writelines(json.dumps(asdict(timed)) + "\n" for timed in passes)
+
+
+def _arm(name: str, first: str, blocks: Sequence[Mapping[str, Pass]]) -> Arm:
+    passes = [block[name] for block in blocks]
     uneven = [max(p.replica_wall_s) / statistics.fmean(p.replica_wall_s) for p in passes if p.replica_wall_s]
     measured = Arm(
         name,
         statistics.geometric_mean([p.throughput_req_s for p in passes]),
         statistics.geometric_mean([p.throughput_tok_s for p in passes]),
         statistics.fmean([p.time_per_batch_ms for p in passes]),
-        statistics.fmean([p.running_mean for p in passes]),
+        statistics.fmean([p.running for p in passes]),
         imbalance=statistics.fmean(uneven) if uneven else None,
     )
-    if arm == CONTROL or len(blocks) < 2:
+    if name == first or len(blocks) < 2:
         return measured
     from scipy import stats
 
-    logs = np.log([block.passes[arm].throughput_req_s / block.passes[CONTROL].throughput_req_s for block in blocks])
+    logs = np.log([block[name].throughput_req_s / block[first].throughput_req_s for block in blocks])
     half = stats.t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs))
     gain, low, high = (float(np.expm1(value)) for value in (logs.mean(), logs.mean() - half, logs.mean() + half))
     return replace(measured, gain=gain, low=low, high=high, blocks=tuple(np.expm1(logs).tolist()))
-
-
-def _tell(number: int, blocks: Sequence[Block], names: Mapping[str, str]) -> None:
-    if not blocks or blocks[-1].number != number:
-        print(f"block {number}: discarded, the machine was disturbed", flush=True)
-        return
-    rates = "; ".join(f"{name} {blocks[-1].passes[arm].throughput_req_s:.2f}" for arm, name in names.items())
-    print(f"block {number}, req/s: {rates}", flush=True)

@@ -1,7 +1,4 @@
-"""What a demo model learns from: the text of prompts, cut into batches.
-
-In: prompt files. Out: a tokenizer and an endless stream of batches. Knows nothing of the model.
-"""
+"""The training text of a demo model: reads prompt files, trains a tokenizer and yields endless batches."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ CHATML = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-CHAT_SHARE = 0.25  # of documents in chat form, so that plain and chat prompts both look familiar
+CHAT_SHARE = 0.25  # of documents in chat format, so that the model learns both plain and chat prompts
 SENTENCE_END = re.compile(r"[.?!؟。？！]")
 MAX_LENGTH_TOKENS = 2048
 
@@ -36,14 +33,14 @@ Domains = Mapping[str, Sequence["Source"]]
 
 @dataclass(frozen=True)
 class Source:
-    """What is kept of a prompt: its text and, where the file has one, the answer to it."""
+    """The text of a prompt and, if the file has one, its reference answer."""
 
     text: str
     reference: str | None
 
 
 def read_domains(paths: Sequence[Path]) -> Domains:
-    """label → its prompts; those without a label form a domain of their own, ``.
+    """label → its prompts; prompts without a label form the domain "".
 
     Raises:
         orderproof.prompts.prompt_file.PromptError: a file or a row of it cannot be read.
@@ -62,7 +59,7 @@ def _plain(prompt: Prompt) -> str:
 
 
 def train_tokenizer(domains: Domains, vocabulary: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of at most `vocabulary` tokens: it can write any text, and adds no token unasked."""
+    """A byte-level BPE of at most `vocabulary` tokens: it can encode any text, and adds no special tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -89,7 +86,7 @@ def train_tokenizer(domains: Domains, vocabulary: int) -> PreTrainedTokenizerFas
 def batches(
     domains: Domains, tokenizer: PreTrainedTokenizerFast, shape: tuple[int, int], seed: int
 ) -> Iterator[torch.Tensor]:
-    """int64[sequences, tokens] for ever. Each sequence is cut from documents of one domain, each domain as often."""
+    """Yield int64[sequences, tokens] without end. Each sequence is of one domain; domains are equally frequent."""
     import torch
 
     rng = random.Random(seed)
@@ -111,10 +108,10 @@ def _sequence(documents: Iterator[str], tokenizer: PreTrainedTokenizerFast, leng
 
 
 def _documents(sources: Sequence[Source], rng: random.Random) -> Iterator[str]:
-    """Prompt and answer for ever, newly shuffled each time round.
+    """Yield prompt and answer without end, shuffled again each round.
 
-    A prompt without a reference is answered by another one, so that the model goes on in the same domain; without its
-    full stops, so that the end of a prompt, where an answer begins, does not look like the end of an answer.
+    The answer of a prompt without a reference is another prompt, so that the model continues in the same domain. Its
+    full stops are removed: otherwise the end of a prompt, where an answer begins, looks like the end of an answer.
     """
     while True:
         turn = rng.sample(sources, len(sources))

@@ -1,8 +1,8 @@
 """Make the harder mix: JSON lines of `id`, `text` and `label` (the topic), one language, topics that overlap.
 
-In: a number and a seed. Out: one file, in random order, whose bytes depend on both alone. Knows nothing of models or
-jobs. The words are in chat.yaml. Most prompts are a sentence or two; one in four brings pasted notes, one in three a
-second topic, and what is asked for (explain, plan, write, …) is independent of the topic: no two groups are far apart.
+The file is in random order; its bytes depend only on the number and the seed. The words are in chat.yaml. Most prompts
+are one or two sentences. One in four contains pasted notes, one in three a second topic, and the task (explain, plan,
+write, …) is independent of the topic, so no two groups are far apart.
 
     python infra/demo/make_chat.py 768 --seed 0 -o data/chat/prompts.jsonl
 """
@@ -25,32 +25,32 @@ WORDS = Path(__file__).with_name("chat.yaml")
 SECOND_TOPIC, PASTED, OPENED, CLOSED = 0.33, 0.25, 0.25, 0.5  # shares of the prompts
 MOST_NOTES = 4
 NUMBER = re.compile(r"\{n:(\d+)-(\d+)\}")
-TRIES = 100  # drawings before the words count as used up
+TRIES = 100  # per prompt, before the words count as used up
 
 
 class ChatError(ValueError):
-    """A mix that cannot be made as asked."""
+    """The requested mix cannot be made."""
 
 
 def make_chat(number: int, seed: int) -> Iterator[dict[str, str]]:
-    """The rows, no two of the same text."""
+    """Yield the rows; no two have the same text."""
     words = YAML(typ="safe").load(WORDS.read_text("utf-8"))
     rng = random.Random(f"{seed}/chat")
-    topics, seen = sorted(words["topics"]), set()
+    topics, texts = sorted(words["topics"]), set()
     for i in range(number):
         for _ in range(TRIES):
             topic = rng.choice(topics)
             text = _prompt(topic, words, rng)
-            if text not in seen:
+            if text not in texts:
                 break
         else:
             raise ChatError(f"the words of {WORDS.name} give {i} different prompts, not {number}")
-        seen.add(text)
+        texts.add(text)
         yield {"id": f"chat-{i:04d}", "text": text, "label": topic}
 
 
 def _prompt(topic: str, words: Mapping[str, Any], rng: random.Random) -> str:
-    """An ask about a thing of the topic, and what people write around it."""
+    """A request about something of the topic, and the text that people write around it."""
     own, ask = words["topics"][topic], rng.choice(sorted(words["asks"]))
     things = rng.sample(own["things"], 2)
     parts = [rng.choice(words["asks"][ask]).replace("{thing}", things[0]).replace("{thing#2}", things[1])]

@@ -1,11 +1,9 @@
-"""Make the sample prompt files: JSON lines of `id`, `text`, `label` and, where there is an answer, `reference`.
+"""Make the sample prompt files: JSON lines of `id`, `text`, `label` and, if there is an answer, `reference`.
 
-In: the name of a sample and a seed. Out: one file, in shuffled order, whose bytes depend on the seed alone (and on the
-release of Faker), not on locale or hash seed. Knows nothing of models or jobs.
-
-Each domain is a file in domains/: prompt templates, and the phrases that fill their slots. A template's `{slot}` is
-filled from the phrases of that name, else by the Faker provider of that name; `{slot#2}` is another filling than
-`{slot}`; `{n:3-9}` is a number, remembered as `n`. No two prompts of a file are alike: see `likeness`.
+The file is in shuffled order; its bytes depend only on the seed and the release of Faker, not on locale or hash seed.
+Each domain is a file in domains/: prompt templates, and the phrases for their slots. `{slot}` is filled with a phrase
+of that name, or else by the Faker provider of that name; `{slot#2}` gets another phrase than `{slot}`; `{n:3-9}` is a
+number, stored as `n`. No two prompts of a file are similar: see `likeness`.
 """
 
 from __future__ import annotations
@@ -28,14 +26,14 @@ from ruamel.yaml import YAML
 from orderproof.job.files import write_atomically
 
 DOMAINS = Path(__file__).parent / "domains"
-SAMPLES: dict[str, tuple[tuple[str, ...], int]] = {  # domains, and prompts of each
+SAMPLES: dict[str, tuple[tuple[str, ...], int]] = {  # domains, and prompts per domain
     "six-domains": (("code", "math", "creative", "french", "arabic", "chinese"), 128),
     "one-domain": (("creative",), 768),
 }
-SHORTEST_CHARACTERS, LONGEST_CHARACTERS = 40, 240  # a domain whose script is denser sets its own `shortest`
-MOST_ALIKE = 0.45  # likeness from which two prompts count as twins
-TRIES = 20  # fillings of one template before its turn passes
-ROUNDS = 100  # turns of every template before the domain counts as used up
+SHORTEST_CHARACTERS, LONGEST_CHARACTERS = 40, 240  # a domain with a denser script sets its own `shortest`
+MOST_ALIKE = 0.45  # likeness at which two prompts count as duplicates
+TRIES = 20  # per template, before the next template
+ROUNDS = 100  # of all templates, before the domain counts as used up
 SLOT = re.compile(r"\{([a-z_]+)(?:#(\d))?(?::(\d+)-(\d+))?\}")
 OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -47,12 +45,12 @@ EXAMPLE = "example: python infra/demo/make_prompts.py six-domains --seed 0 -o da
 
 
 class PromptsError(ValueError):
-    """A sample that cannot be made as asked."""
+    """The requested sample cannot be made."""
 
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt with slots; numbers that it doesn't state or that follow from others; and how its answer follows."""
+    """A prompt with slots, numbers that are drawn or computed from others, and the formula of its answer."""
 
     text: str
     draw: Mapping[str, str] = field(default_factory=dict)
@@ -96,7 +94,7 @@ def compute(expression: str, numbers: Mapping[str, int]) -> int:
 
 
 def fill(template: Template, domain: Domain, rng: random.Random, fake: Faker) -> tuple[str, str | None]:
-    """One filling of a template: its text and, where it has one, its answer."""
+    """Fill a template: its text and, if it has one, its answer."""
     numbers = {name: rng.randint(*map(int, limits.split("-"))) for name, limits in template.draw.items()}
     numbers |= {m[1]: rng.randint(int(m[3]), int(m[4])) for m in SLOT.finditer(template.text) if m[3]}
     for name, expression in template.given.items():
@@ -129,28 +127,28 @@ def shingles(text: str) -> frozenset[str]:
     return frozenset(folded[i : i + 3] for i in range(len(folded) - 2))
 
 
-def likeness(one: frozenset[str], other: frozenset[str]) -> float:
+def likeness(first: frozenset[str], second: frozenset[str]) -> float:
     """Jaccard similarity of two sets of shingles, 0 to 1."""
-    return len(one & other) / len(one | other)
+    return len(first & second) / len(first | second)
 
 
 def make_domain(domain: Domain, count: int, seed: int) -> list[dict[str, str]]:
-    """`count` rows of one domain, every template used about equally often, none like another."""
+    """`count` rows of one domain, all templates equally often, no two similar."""
     rng = random.Random(f"{seed}/{domain.label}/{count}")
     fake = Faker(domain.locale)
     fake.seed_instance(rng.getrandbits(64))
     rows: list[dict[str, str]] = []
-    seen: list[frozenset[str]] = []
+    taken: list[frozenset[str]] = []
     for template in _turns(domain, rng):
         for _ in range(TRIES):
             text, answer = fill(template, domain, rng, fake)
-            marks = shingles(text)
+            trigrams = shingles(text)
             fits = domain.shortest <= len(text) <= LONGEST_CHARACTERS
-            if fits and all(likeness(marks, other) < MOST_ALIKE for other in seen):
+            if fits and all(likeness(trigrams, other) < MOST_ALIKE for other in taken):
                 break
         else:
             continue
-        seen.append(marks)
+        taken.append(trigrams)
         row = {"id": f"{domain.label}-{len(rows):03d}", "text": text, "label": domain.label}
         rows.append(row if answer is None else row | {"reference": answer})
         if len(rows) == count:
@@ -159,7 +157,7 @@ def make_domain(domain: Domain, count: int, seed: int) -> list[dict[str, str]]:
 
 
 def _turns(domain: Domain, rng: random.Random) -> Iterator[Template]:
-    """Every template in turn, newly shuffled each round."""
+    """Yield every template in turn, shuffled again each round."""
     for _ in range(ROUNDS):
         yield from rng.sample(domain.templates, len(domain.templates))
 

@@ -1,11 +1,11 @@
 """Train a small real language model from scratch, so that the demo needs no download.
 
-In: prompt files (JSON lines or Parquet). Out: a folder that vLLM and transformers load like any other checkpoint: a
-Qwen3 mixture-of-experts model, or with --dense a plain Qwen3, in bfloat16, with its own tokenizer, chat template and
-model card. Knows nothing of jobs, orders or engines. Same prompts, options, versions and processor: same bytes.
+The result is a folder that vLLM and transformers load like any other checkpoint: a Qwen3 mixture-of-experts model, or
+with --dense a plain Qwen3, in bfloat16, with its own tokenizer, chat template and model card. The same prompts,
+options, versions and processor give the same bytes.
 
-It is a toy: it learns the look of its prompts, and which experts serve which domain, and no facts. That is enough for
-what it is for: an engine decoding with it reads the experts that its batch selects, as with a large model.
+It is a toy: it learns the style of its prompts and which experts serve which domain, but no facts. That is enough for
+its purpose: when an engine decodes with it, each batch reads the experts that it selects, as with a large model.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ ROUTING = """
 Each layer has {experts} experts, of which a token uses {top_k}. Their load was balanced (coefficient {balance}) over
 batches that hold every domain, so experts share the work and still specialise by domain."""
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 class TrainingError(ValueError):
-    """Something that keeps a model from being trained, in words that tell the user what to change."""
+    """A model cannot be trained. The message says what to change."""
 
 
 def build_model(options: argparse.Namespace, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
-    """An untrained model; the dense one computes as much per token as the other's selected experts do."""
+    """An untrained model. The dense model computes as much per token as the selected experts of the other."""
     from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     heads = max(2, options.hidden // 64)
@@ -85,10 +85,10 @@ def build_model(options: argparse.Namespace, tokenizer: PreTrainedTokenizerFast)
         "intermediate_size": options.expert_size * options.top_k,
         "max_position_embeddings": MAX_LENGTH_TOKENS,
         "tie_word_embeddings": True,
-        "initializer_range": options.hidden**-0.5,  # with the usual 0.02 many experts stay unused at this width
+        "initializer_range": options.hidden**-0.5,  # with the usual 0.02, many experts are never selected at this width
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
-        "orderproof_toy": True,  # whoever measures it says so beside the gain
+        "orderproof_toy": True,  # reports then mark the gain as that of a toy model
     }
     if options.dense:
         return Qwen3ForCausalLM(Qwen3Config(**common))
@@ -109,9 +109,9 @@ def imbalance(router_logits: Sequence[torch.Tensor], top_k: int) -> torch.Tensor
     """E × Σ f_e p_e averaged over the layers (Switch Transformer, arXiv 2101.03961, eq. 4): 1 when all experts share
     the work, E / top_k when the same top_k do all of it.
 
-    f and p are taken over the whole batch, which holds every domain: experts must share the work between them and are
-    free to specialise (arXiv 2501.11873). Layer by layer, since transformers' own term sums f over the layers, which
-    hides a collapse of each.
+    f and p are means over the whole batch, which has every domain: experts must share the work but may specialise
+    (arXiv 2501.11873). Each layer has its own term, because transformers' term sums f over the layers, which hides a
+    collapse in one layer.
     """
     import torch
 
@@ -124,8 +124,8 @@ def imbalance(router_logits: Sequence[torch.Tensor], top_k: int) -> torch.Tensor
     return torch.stack(terms).mean()
 
 
-def train(model: PreTrainedModel, data: Iterator[torch.Tensor], options: argparse.Namespace, say: Say) -> float:
-    """Train in place; the language-modelling loss in nats per token, averaged over the last tenth of the steps."""
+def train(model: PreTrainedModel, data: Iterator[torch.Tensor], options: argparse.Namespace, log: Log) -> float:
+    """Train in place. Returns the loss in nats per token, averaged over the last tenth of the steps."""
     import torch
 
     optimizer = torch.optim.AdamW(
@@ -140,8 +140,8 @@ def train(model: PreTrainedModel, data: Iterator[torch.Tensor], options: argpars
         ids = next(data)
         output = model(input_ids=ids, use_cache=False, **routing)
         loss = torch.nn.functional.cross_entropy(output.logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-        uneven = imbalance(output.router_logits, options.top_k) if routing else torch.zeros(())
-        (loss + options.balance * uneven).backward()
+        load = imbalance(output.router_logits, options.top_k) if routing else torch.zeros(())
+        (loss + options.balance * load).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
@@ -149,8 +149,8 @@ def train(model: PreTrainedModel, data: Iterator[torch.Tensor], options: argpars
         losses.append(loss.item())
         if step % 10 == 0 or step == options.steps:
             left_s = (time.monotonic() - started) / step * (options.steps - step)
-            also = f", imbalance {uneven.item():.2f}" if routing else ""
-            say(f"step {step}/{options.steps}: loss {losses[-1]:.3f}{also}, {left_s:.0f} s left")
+            balance = f", imbalance {load.item():.2f}" if routing else ""
+            log(f"step {step}/{options.steps}: loss {losses[-1]:.3f}{balance}, {left_s:.0f} s left")
     tail = losses[-max(1, options.steps // 10) :]
     return sum(tail) / len(tail)
 
@@ -161,7 +161,7 @@ def _rate(step: int, steps: int) -> float:
 
 
 def model_card(options: argparse.Namespace, model: PreTrainedModel, domains: Domains, loss: float) -> str:
-    """What the checkpoint is, for whoever finds the folder; the same from one making to the next."""
+    """The README.md of the checkpoint. The same training gives the same text."""
     packages = ("torch", "transformers", "tokenizers")
     return CARD.format(
         **vars(options) | {"prompts": sum(map(len, domains.values()))},
@@ -178,7 +178,7 @@ def model_card(options: argparse.Namespace, model: PreTrainedModel, domains: Dom
 
 
 def save(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, card: str) -> None:
-    """Write the checkpoint; `folder` appears, or is replaced, only once it is whole."""
+    """Write the checkpoint; `folder` is created or replaced only when it is complete."""
     import torch
     from transformers import GenerationConfig
 
@@ -193,31 +193,31 @@ def save(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFas
         (unfinished / "README.md").write_text(card, encoding="utf-8")
         mode = (unfinished / "README.md").stat().st_mode
         for file in unfinished.iterdir():
-            file.chmod(mode)  # the weights are written readable by their owner alone
+            file.chmod(mode)  # the weights are written with read permission only for the owner
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(unfinished, folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def make(options: argparse.Namespace, say: Say) -> None:
+def make(options: argparse.Namespace, log: Log) -> None:
     """Check, train, save."""
     check(options)
     domains = read_domains(options.prompts)
     be_deterministic(options.seed, options.threads)
     tokenizer = train_tokenizer(domains, options.vocabulary)
     model = build_model(options, tokenizer)
-    say(f"{type(model).__name__}, {model.num_parameters() / 1e6:.0f} million parameters, {len(domains)} domains")
+    log(f"{type(model).__name__}, {model.num_parameters() / 1e6:.0f} million parameters, {len(domains)} domains")
     data = batches(domains, tokenizer, (options.sequences, options.length), options.seed)
-    loss = train(model, data, options, say)
+    loss = train(model, data, options, log)
     save(options.output, model, tokenizer, model_card(options, model, domains, loss))
-    say(f"wrote {options.output}")
+    log(f"wrote {options.output}")
 
 
 def check(options: argparse.Namespace) -> None:
-    """Refuse what would fail only after minutes."""
+    """Refuse options that would fail only after minutes."""
     if options.output.exists() and not (options.output / "config.json").exists():
-        raise TrainingError(f"{options.output} is no checkpoint, so it is not replaced. Name another folder")
+        raise TrainingError(f"{options.output} is not a checkpoint, so it is not replaced. Name another folder")
     for name in NUMBERS:
         if name != "seed" and getattr(options, name.replace("-", "_")) < 1:
             raise TrainingError(f"--{name} must be at least 1")
@@ -233,7 +233,7 @@ def be_deterministic(seed: int, threads: int) -> None:
 
     logging.disable_progress_bar()
     torch.manual_seed(seed)
-    torch.set_num_threads(threads)  # sums are split by thread: another count, other last bits
+    torch.set_num_threads(threads)  # sums are split by thread, so another count changes the last bits
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # slow, finds bugs only
 
@@ -249,8 +249,8 @@ NUMBERS: dict[str, tuple[int, str]] = {
     "top-k": (4, "experts per token"),
     "expert-size": (512, "hidden units of an expert"),
     "vocabulary": (2048, "tokens at most"),
-    # Training is bound by memory, so a second thread gains little, and loses much where the cores are shared
-    "threads": (1, "part of the recipe: another count, other last bits"),
+    # Training is limited by memory: a second thread gains little, and loses much if the cores are shared
+    "threads": (1, "another count changes the last bits"),
 }
 
 
@@ -261,11 +261,11 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     cli.add_argument("prompts", nargs="*", type=Path, default=[DEFAULT_PROMPTS], help=f"default: {DEFAULT_PROMPTS}")
-    cli.add_argument("-o", "--output", type=Path, required=True, help="folder to make, or to replace")
+    cli.add_argument("-o", "--output", type=Path, required=True, help="folder to create or replace")
     cli.add_argument("--dense", action="store_true", help="a plain Qwen3 instead of a mixture of experts")
     for name, (value, text) in NUMBERS.items():
         cli.add_argument(f"--{name}", type=int, default=value, help=f"{text} (default: {value})")
-    cli.add_argument("--learning-rate", type=float, default=0.002, help="at its highest (default: 0.002)")
+    cli.add_argument("--learning-rate", type=float, default=0.002, help="maximum (default: 0.002)")
     cli.add_argument("--balance", type=float, default=0.02, help="weight of even expert load (default: 0.02)")
     return cli
 

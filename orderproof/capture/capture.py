@@ -39,7 +39,7 @@ class Captured:
         return self.sampled - len(self.missing)
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "path": str(self.path), "captured": self.captured}
+        return {**{key: value for key, value in asdict(self).items() if key != "path"}, "captured": self.captured}
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,16 +1,19 @@
-"""The report of a capture: lines of text, a picture and a JSON file under reports/routing/<job>/."""
+"""What captured routes show, as the record of a run and as a picture."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from orderproof.capture.capture import Captured
+from orderproof.capture.capture import Captured, Sample
 from orderproof.capture.statistics import FAVOURITES, RoutingTable
-from orderproof.job.files import atomic_file, write_atomically
+from orderproof.job.files import atomic_file
+from orderproof.job.formatting import percentage
+from orderproof.job.model import ModelFacts
 from orderproof.job.spec import Job
+from orderproof.runs.run import Basis, Figure, Run
+from orderproof.runs.run_store import new_id
 from orderproof.runs.style import DPI, FAINT, STYLE, WIDTH_IN
 
 if TYPE_CHECKING:
@@ -21,81 +24,84 @@ MOST_GROUPS_NAMED = 24
 MISSING_SHOWN = 5
 
 
-@dataclass(frozen=True)
-class RoutingReport:
-    """A capture and its statistics."""
+def capture_run(
+    job: Job, model: ModelFacts, sample: Sample, captured: Captured, table: RoutingTable, started: datetime.datetime
+) -> Run:
+    """The run of a capture."""
+    return Run(
+        job=job.name,
+        verb="capture",
+        id=new_id(started),
+        started_utc=started.isoformat(timespec="seconds"),
+        ended_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        answer="captured",
+        sentence=(
+            f"{job.name}: routes of {captured.captured} of {captured.sampled} sampled prompts (the job has "
+            f"{captured.prompts_total}), {table.layers} layers, top-{table.top_k} of {table.experts} experts"
+        ),
+        lines=tuple(_lines(captured, table)),
+        next_command=f"orderproof plan {job.name}",
+        basis=Basis(
+            prompts=job.prompts,
+            dataset_md5=sample.dataset_md5,
+            prompts_total=captured.prompts_total,
+            model=job.model,
+            model_fingerprint=model.fingerprint,
+            toy=model.toy,
+            engine={"args": job.engine.args, "replicas": job.engine.replicas},
+            sampling=job.sampling,
+        ),
+        figures=(
+            Figure(name="captured", value=captured.captured),
+            Figure(name="sampled", value=captured.sampled),
+            Figure(name="prefill_tokens", value=captured.prefill_tokens),
+            Figure(name="decode_tokens", value=captured.decode_tokens),
+            Figure(name="wall_s", value=captured.wall_s),
+            Figure(name="favourite_share", value=table.favourite_share),
+            Figure(name="favourite_share_mixed", value=table.favourite_share_mixed),
+        ),
+        details={"capture": captured.as_json(), "table": table.as_json()},
+        files={"routes": str(captured.path.relative_to(job.root))},
+    )
 
-    job: str
-    captured: Captured
-    table: RoutingTable
-    toy: bool
-    folder: Path
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "schema": 1,
-            "job": self.job,
-            "toy": self.toy,
-            "capture": self.captured.as_json(),
-            "table": self.table.as_json(),
-            "folder": str(self.folder),
-        }
-
-
-def reports_dir(job: Job) -> Path:
-    """reports/routing/<job>."""
-    return job.root / "reports" / "routing" / job.name
-
-
-def write_report(report: RoutingReport) -> None:
-    """routing.json and routing.png."""
-    write_atomically(report.folder / "routing.json", json.dumps(report.as_json(), indent=1, ensure_ascii=False) + "\n")
-    draw(report, report.folder / "routing.png")
-
-
-def lines(report: RoutingReport) -> list[str]:
-    """The table as text."""
-    captured, table = report.captured, report.table
-    text = [
-        f"{report.job}: routes of {captured.captured} of {captured.sampled} sampled prompts (the job has "
-        f"{captured.prompts_total}): {captured.prefill_tokens} prefill and {captured.decode_tokens} decode tokens × "
-        f"{table.layers} layers, top-{table.top_k} of {table.experts} experts, in {captured.wall_s:.0f} s",
+def _lines(captured: Captured, table: RoutingTable) -> list[str]:
+    lines = [
+        f"{captured.prefill_tokens} prefill and {captured.decode_tokens} decode tokens in {captured.wall_s:.0f} s",
         f"experts per layer that a decode step reads, in batches of any prompts and of one {table.kind}:",
     ]
     for row in table.touched:
         if row.mixed is not None:
             grouped = (
-                f"{row.grouped:6.1f}" if row.grouped is not None else f"     – (no {table.kind} has that many prompts)"
+                f"{row.grouped:6.1f}" if row.grouped is not None else f"     – (no {table.kind} has so many prompts)"
             )
             saved = f"  {row.saved:5.1%} fewer" if row.saved is not None else ""
-            text.append(f"  batch {row.batch:4d}  {row.mixed:6.1f} {grouped}{saved}")
+            lines.append(f"  batch {row.batch:4d}  {row.mixed:6.1f} {grouped}{saved}")
     if table.favourite_share is not None:
-        text.append(
-            f"a {table.kind} sends {table.favourite_share:.0%} of its decode traffic to its favourite "
-            f"{table.experts // FAVOURITES} experts of a layer; all prompts together {table.favourite_share_mixed:.0%}"
+        lines.append(
+            f"a {table.kind} sends {percentage(table.favourite_share)} of its decode traffic to its favourite "
+            f"{table.experts // FAVOURITES} experts of a layer; all prompts together "
+            f"{percentage(table.favourite_share_mixed or 0)}"
         )
-    for prompt_id, reason in list(captured.missing.items())[:MISSING_SHOWN]:
-        text.append(f"missing: {prompt_id}: {reason}")
+    for prompt_id, why in list(captured.missing.items())[:MISSING_SHOWN]:
+        lines.append(f"missing: {prompt_id}: {why}")
     if len(captured.missing) > MISSING_SHOWN:
-        text.append(f"missing: {len(captured.missing) - MISSING_SHOWN} more prompts")
-    text += ["a toy model: do not expect these figures of your model"] if report.toy else []
-    return [*text, f"routes: {captured.path}", f"picture: {report.folder / 'routing.png'}"]
+        lines.append(f"missing: and {len(captured.missing) - MISSING_SHOWN} more prompts")
+    return lines
 
 
-def draw(report: RoutingReport, path: Path) -> None:
-    """Distinct experts over batch size, and each group's share on its favourites."""
+def draw_capture(job: str, captured: Captured, table: RoutingTable, toy: bool, path: Path) -> None:
+    """Distinct experts over batch size, and each group's share on its favourite experts."""
     import matplotlib
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Canvas
 
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(WIDTH_IN, 4.4), layout="constrained")
+        figure = Canvas(figsize=(WIDTH_IN, 4.4), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(5, 4))
-        _draw_touched(left, report.table)
-        _draw_favourites(right, report.table)
-        toy = "; toy model: not your figures" if report.toy else ""
-        figure.suptitle(
-            f"{report.job}: {report.captured.captured} prompts{toy}", x=0.01, ha="left", fontsize=9.5, color=FAINT
-        )
+        _draw_touched(left, table)
+        _draw_favourites(right, table)
+        title = f"{job}: {captured.captured} prompts" + ("; toy model" if toy else "")
+        figure.suptitle(title, x=0.01, ha="left", fontsize=9.5, color=FAINT)
         with atomic_file(path) as sink:
             figure.savefig(sink, format="png", dpi=DPI, facecolor="white")
 

@@ -5,6 +5,7 @@ A `RoutingTable` is the published study's own table, for these prompts.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -62,10 +63,10 @@ class RoutingTable:
     favourite_share_mixed: float | None  # the same for all prompts together, without groups
 
     def as_json(self) -> dict[str, Any]:
-        table = asdict(self)
-        for row, touched in zip(table["touched"], self.touched, strict=True):
-            row["saved"] = touched.saved
-        return table
+        rows = [{**asdict(row), "saved": row.saved} for row in self.touched]
+        table = {**asdict(self), "touched": rows, "groups": [asdict(group) for group in self.groups]}
+        written: dict[str, Any] = json.loads(json.dumps(table))  # tuples are lists in JSON
+        return written
 
 
 def routing_table(

@@ -1,14 +1,11 @@
-"""What commands do alike: their common arguments, the job they are given, what stands around a flow, how they answer.
-
-In: the words of one command. Out: a checked `Job`, an answer on standard output, or a mistake. Knows no command.
-"""
+"""What commands have in common: their arguments, the job they are given, and how they answer."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-from collections.abc import Iterator
+import logging
+import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,20 +14,31 @@ import typer
 from orderproof.job.errors import OrderproofError
 from orderproof.job.params import load_job
 from orderproof.job.spec import Job
+from orderproof.runs.run import Run
 
 Name = Annotated[str, typer.Argument(metavar="JOB", help="A name under `jobs` in params.yaml.")]
 NameOrAll = Annotated[str | None, typer.Argument(metavar="[JOB]", help="A name under `jobs`; without it all of them.")]
 Params = Annotated[Path, typer.Option("--params", help="The project's params.yaml.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output, for machines.")]
 PARAMS = Path("params.yaml")
-ANOTHER_SERVER = (
-    "Start a server of this version there (`prefect server start`), or unset PREFECT_API_URL: flows run without one"
-)
-WITHOUT_A_SERVER = {  # how Prefect's RuntimeError begins where a flow cannot → what to do
-    "Failed to reach API": ANOTHER_SERVER,
-    "Found incompatible versions": ANOTHER_SERVER,
-    "Timed out while attempting to connect": "See that there is room in PREFECT_HOME and that it can be written",
-}
+
+
+class StandardErrorHandler(logging.Handler):
+    """Log lines on whatever standard error is at that moment: a progress bar replaces it while it is shown."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
+        print(
+            f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level}{record.getMessage()}", file=sys.stderr
+        )
+
+
+def log_to_standard_error() -> None:
+    """Show what the library logs, with the time."""
+    library = logging.getLogger("orderproof")
+    library.handlers = [StandardErrorHandler()]
+    library.setLevel(logging.INFO)
+    library.propagate = False
 
 
 def examples(*lines: str) -> str:
@@ -39,11 +47,11 @@ def examples(*lines: str) -> str:
 
 
 def checked_job(params: Path, name: str) -> Job:
-    """A job of which all was checked that can be told in no time, before Prefect or an engine starts.
+    """A job, checked as far as that takes no time.
 
     Raises:
         JobError: params.yaml or the job in it is wrong.
-        ModelError: a folder is no model's.
+        ModelError: a folder is not a model's.
     """
     from orderproof.job.model import read_model
 
@@ -52,43 +60,14 @@ def checked_job(params: Path, name: str) -> Job:
     return job
 
 
-@contextlib.contextmanager
-def prefect_around(kept: str) -> Iterator[None]:
-    """Around a flow. `kept` says what outlives a server that goes away, and how to go on."""
-    if home := os.environ.get("PREFECT_HOME"):
-        _see_that_it_can_be_written(Path(home))
-    import httpx
+def print_run(job: Job, run: Run, as_json: bool) -> None:
+    """A run, for machines or for people."""
+    from orderproof.runs.text import terminal_lines
 
-    from flows.server import spare_server_the_terminal_s_interrupt
-
-    spare_server_the_terminal_s_interrupt()
-    try:
-        yield
-    except RuntimeError as error:
-        remedy = next((what for said, what in WITHOUT_A_SERVER.items() if str(error).startswith(said)), None)
-        if remedy is None:
-            raise
-        raise OrderproofError(
-            f"Prefect says: {' '.join(str(error).split()).rstrip('.')}. Nothing was begun. {remedy}"
-        ) from None
-    except httpx.HTTPError as error:
-        raise OrderproofError(
-            f"the Prefect server is gone ({error}), so it does not know how this run ended. {kept}"
-        ) from None
+    print_answer(run.as_json(), as_json, terminal_lines(job, run))
 
 
-def _see_that_it_can_be_written(home: Path) -> None:
-    """Prefect opens a database there, and fails for minutes without."""
-    why = "it cannot be written"
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        why = str(error.strerror)
-    if not os.access(home, os.W_OK | os.X_OK):
-        raise OrderproofError(f"PREFECT_HOME, {home}: {why}. Mend it or name another folder. Nothing was begun")
-
-
-def say(value: Any, as_json: bool, lines: list[str]) -> None:
+def print_answer(value: Any, as_json: bool, lines: list[str]) -> None:
     """A command's answer, for machines or for people."""
     try:
         print(json.dumps(value, ensure_ascii=False) if as_json else "\n".join(lines), flush=True)

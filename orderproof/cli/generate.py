@@ -1,19 +1,24 @@
-"""`orderproof generate`, the job itself, and `reproduce`, the job again beside what it gave.
-
-In: a job's name, perhaps a stream of prompts. Out: what the flow answered, as text or JSON.
-"""
+"""`orderproof generate`, the job itself, and `reproduce`, the job again beside the outputs that it gave."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from orderproof.cli.conventions import PARAMS, Json, Name, Params, checked_job, examples, prefect_around, say
-from orderproof.job.spec import Job
+from orderproof.cli.conventions import (
+    PARAMS,
+    Json,
+    Name,
+    Params,
+    checked_job,
+    examples,
+    log_to_standard_error,
+    print_run,
+)
 
 commands = typer.Typer()
 
@@ -72,33 +77,25 @@ def generate(
     """
     if prompts is None:
         _refuse_without_stream(follow=follow, linger=linger)
-    this = checked_job(params, job)
-    kept = (
-        f"Results are kept: `orderproof status {job}` tells whether the outputs are whole, and running again goes on "
-        "otherwise"
-    )
-    with prefect_around(kept):
-        from flows.batch import run_batch
-        from orderproof.prompts.stream import LINGER_S
+    checked = checked_job(params, job)
+    log_to_standard_error()
+    from orderproof.generate.story import generate as generate_job
+    from orderproof.prompts.stream import LINGER_S, Stream
 
-        run = run_batch(
-            job,
-            params=str(params.resolve()),
-            restart=restart,
-            prompts=prompts if prompts in (None, "-") else os.path.abspath(str(prompts)),
-            follow=follow,
-            linger=LINGER_S if linger is None else linger,
-            output=output,
-        )
+    stream = None
+    if prompts is not None:
+        path = prompts if prompts == "-" else os.path.abspath(prompts)
+        stream = Stream(path, follow, LINGER_S if linger is None else linger)
+    run = generate_job(checked, restart=restart, stream=stream, output=output)
     with contextlib.redirect_stdout(sys.stderr if output == "-" else sys.stdout):
-        say(run.as_json(), as_json, _batch_lines(this, run))
+        print_run(checked, run, as_json)
 
 
 @commands.command(
     epilog=examples(
         "orderproof reproduce six-domains",
         "orderproof reproduce six-domains --json --exit-code",
-        "dvc repro --single-item baseline@six-domains",
+        "dvc repro --single-item reproduce@six-domains",
     )
 )
 def reproduce(
@@ -111,45 +108,16 @@ def reproduce(
     ] = False,
 ) -> None:
     """Run the whole job again in its pinned order and say how its outputs and scores compare with those it has."""
-    this = checked_job(params, job)
-    kept = f"Results are kept: `orderproof reproduce {job}` goes on"
-    with prefect_around(kept):
-        from flows.baseline import reproduce_baseline
+    checked = checked_job(params, job)
+    log_to_standard_error()
+    from orderproof.reproduce.story import reproduce as reproduce_job
 
-        made = reproduce_baseline(job, params=str(params.resolve()), restart=restart)
-    say(made.as_json(), as_json, _reproduction_lines(this, made))
-    raise typer.Exit(made.exit_code if exit_code else 0)
+    run = reproduce_job(checked, restart=restart)
+    print_run(checked, run, as_json)
+    raise typer.Exit(run.exit_code if exit_code else 0)
 
 
 def _refuse_without_stream(**given: float | None) -> None:
     for name, value in given.items():
         if value is not None:
-            raise typer.BadParameter("is of a stream alone: name one with --prompts", param_hint=f"--{name}")
-
-
-def _batch_lines(job: Job, run: Any) -> list[str]:
-    lines = ["", run.sentence(), f"order: {run.order_why}", f"outputs: {job.root / run.outputs}"]
-    if run.time_per_batch_ms is not None:
-        lines.append(f"time per batch: median {run.time_per_batch_ms:.1f} ms, p95 {run.time_per_batch_p95_ms:.1f} ms")
-    if run.cost_per_1k_requests is not None:
-        lines.append(f"cost: {run.cost_per_1k_requests:.4g} {run.currency} per thousand requests")
-    lines += [f"failed: {id}: {reason}" for id, reason in run.failures]
-    return [*lines, *(f"note: {note}" for note in run.notes)]
-
-
-def _reproduction_lines(job: Job, made: Any) -> list[str]:
-    lines = ["", made.sentence(), f"order: {made.order_why}"]
-    lines += [f"changed since the baseline: {change}" for change in made.changes]
-    if not made.changes_known:
-        lines.append(f"{made.baseline} does not say what it rests on: what changed since cannot be told")
-    lines += [f"another baseline than the last time, which differed in: {change}" for change in made.rebased]
-    if said := made.bit_exact():
-        lines.append(said)
-    for one in made.outputs.most_different:
-        lines.append(f"differs: {one.id} from token {one.first_divergence}, {one.similarity:.0%} alike")
-    lines += [f"finish reason: {change} ({times})" for change, times in made.outputs.finish_changes.items()]
-    if scores := made.scores:
-        width = "unknown" if scores.half_width is None else f"±{scores.half_width:.4g}"
-        lines.append(f"score: {scores.difference:+.4g} {width} (95 %) over {scores.outputs} outputs: {scores.answer}")
-    lines.append(f"outputs of this time: {job.root / made.reproduced}")
-    return [*lines, *(f"note: {note}" for note in made.notes)]
+            raise typer.BadParameter("needs a stream: name one with --prompts", param_hint=f"--{name}")

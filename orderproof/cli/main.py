@@ -1,16 +1,9 @@
-"""The command `orderproof`: words on a command line → flows and tasks, and their results as text, JSON and exit codes.
+"""The command `orderproof`: arguments in, results on standard output, everything else on standard error.
 
-In: arguments. Out: results on standard output, everything else on standard error. Exit codes: 0 finished, 1 failed, 2
-wrong usage; with --exit-code the verdict's own (promote 0, keep 10, inconclusive 11, refused 12, invalid 13) or the
-reproduction's (reproduced 0, outputs differ 20, scores moved 21).
+Exit codes: 0 finished, 1 failed, 2 wrong usage; with --exit-code the verdict's own (promote 0, keep 10, inconclusive
+11, refused 12, invalid 13) or the reproduction's (reproduced 0, outputs differ 20, scores moved 21).
 
-    measure.py   measure, decide, demote, validate
-    generate.py  generate, reproduce
-    plan.py      plan, capture, lossy
-    order.py     order, restore
-    status.py    status, log, doctor, ui
-
-Heavy imports are inside the commands: help and a mistake in the words are there at once.
+Heavy imports are inside the commands: help and wrong usage answer at once.
 """
 
 from __future__ import annotations
@@ -25,14 +18,14 @@ from types import FrameType
 
 import typer
 
-from orderproof.cli import generate, measure, order, plan, status
+from orderproof.cli import generate, init, measure, order, plan, status
 from orderproof.job.errors import OrderproofError
 from orderproof.job.spec import JobError
 
 INTERRUPTED = 130  # exit code: 128 + SIGINT
-KEPT = "interrupted; what was finished is kept: blocks in the trial's folder, results in the batch's checkpoint"
+KEPT = "interrupted; what was finished is kept: blocks in the trial's folder, results in the checkpoint"
 
-interrupts: list[int] = []  # signals that came
+interrupts: list[int] = []  # signals that arrived
 
 app = typer.Typer(
     name="orderproof",
@@ -43,12 +36,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-for subject in (measure, generate, plan, order, status):
+for subject in (measure, generate, plan, order, status, init):
     app.add_typer(subject.commands)
 
 
 def main() -> None:
-    """Run the command. A mistake that the user can mend is one message, never a traceback."""
+    """Run the command. A mistake of the user is one message, never a traceback."""
     try:
         _run()
     except SystemExit as ended:
@@ -71,17 +64,17 @@ def _run() -> None:
     except KeyboardInterrupt:
         _fail(KEPT, INTERRUPTED)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of a pipe went away: nothing to say, and nobody to say it to
+        sys.stderr.close()  # the reader of a pipe went away: there is nobody to answer
         raise SystemExit(1) from None
     except SystemExit as ended:
-        if ended.code == INTERRUPTED:  # typer says nothing of it
+        if ended.code == INTERRUPTED:  # typer prints nothing
             _fail(KEPT, INTERRUPTED)
         raise
     except Exception as error:
-        if interrupts:  # a library that was just imported made another error of it
+        if interrupts:  # a library that was just imported turned it into another error
             _fail(KEPT, INTERRUPTED)
         if isinstance(error, OSError) and error.filename is not None:
-            said = f"{error.filename}: {error.strerror}. Mend its folder or its rights"
+            said = f"{error.filename}: {error.strerror}. Fix the folder or its permissions"
             _fail(f"{said}, and run the same command again; what was finished is kept", 1)
         _flush_standard_output(reported=False)  # the page of a --help is written outside of `say`
         raise
@@ -110,7 +103,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _spare_the_garbage_collector() -> None:
-    """Large imports set it off hundreds of times, and so does the process's end: seconds for nothing."""
+    """Large imports trigger it hundreds of times, and so does the process's end: seconds for nothing."""
     gc.set_threshold(50_000)  # new objects: far more than Python's own
     atexit.register(gc.freeze)  # what is there then goes with the process
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from orderproof.cli.conventions import PARAMS, Json, Params, examples, say
+from orderproof.cli.conventions import PARAMS, Json, Params, examples, print_answer
 from orderproof.job.errors import OrderproofError
 from orderproof.job.params import load_jobs
 from orderproof.job.spec import Method, OrderSpec, SignalName
@@ -82,7 +82,7 @@ def restore(
 
     rows = restore_file(outputs, like, output)
     if output != "-":
-        say({"rows": rows, "output": output}, as_json, [f"{rows} outputs in the order of {like}: {output}"])
+        print_answer({"rows": rows, "output": output}, as_json, [f"{rows} outputs in the order of {like}: {output}"])
 
 
 def _order_spec(method: str, signal: str | None, **parameters: Any) -> OrderSpec:
@@ -110,7 +110,7 @@ def _tell(made: Order, spec: OrderSpec, output: str, as_json: bool) -> None:
         "output": output,
         "notes": notes,
     }
-    say(told, as_json, [*said, *(f"note: {note}" for note in notes)])
+    print_answer(told, as_json, [*said, *(f"note: {note}" for note in notes)])
 
 
 def _notes(made: Order) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""What is installed, which engine each job would start, and which traps are set.
+"""Examine everything that a job needs: software, project, services and machine.
 
-In: the path of a params.yaml. Out: `Check`s, each of which says what to do where something is amiss. Repairs nothing,
-starts no engine, imports nothing heavy; whatever is missing or broken becomes a check and never an error.
+It repairs nothing, starts no engine and imports nothing heavy. Every missing or broken thing becomes a check, never an
+error.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ __all__ = ["Check", "examine"]
 
 
 def examine(params: Path) -> list[Check]:
-    """Look at everything that a measurement rests on: software, project, services, machine, in this order.
+    """Check everything that a measurement needs: software, project, services, machine, in this order.
 
     Args:
-        params: the project's params.yaml; its folder is the project's.
+        params: the project's params.yaml; its folder is the project folder.
     """
-    jobs, told = _jobs(params)
+    jobs, params_check = _read_jobs(params)
     root = params.absolute().parent
-    looks: list[tuple[str, Callable[[], Check | list[Check]]]] = [
+    examinations: list[tuple[str, Callable[[], Check | list[Check]]]] = [
         ("Python", software.python),
         ("packages", software.packages),
         ("vLLM", partial(software.engines, jobs)),
-        ("params.yaml", lambda: told),
+        ("params.yaml", lambda: params_check),
         *((f"job {job.name}", partial(_job, job)) for job in jobs),
         ("git", partial(services.git, root, jobs)),
         ("DVC", partial(services.dvc, root)),
@@ -44,69 +44,69 @@ def examine(params: Path) -> list[Check]:
         ("threads", partial(machine.threads, jobs)),
         ("replicas", partial(machine.replicas, jobs)),
     ]
-    return [check for name, look in looks for check in _examined(name, look)]
+    return [check for name, run in examinations for check in _run(name, run)]
 
 
-def _examined(name: str, look: Callable[[], Check | list[Check]]) -> list[Check]:
-    """A doctor is called where things are broken as nobody foresaw: one broken thing must not hide the rest."""
+def _run(name: str, run: Callable[[], Check | list[Check]]) -> list[Check]:
+    """Run one examination. An unexpected error in it must not hide the other checks."""
     try:
-        seen = look()
+        checks = run()
     except Exception as error:
-        says = f"could not be examined: {type(error).__name__}: {error}"
-        return [Check(name, "warn", says, "the other checks stand; mend what this one names")]
-    return [seen] if isinstance(seen, Check) else seen
+        finding = f"could not be examined: {type(error).__name__}: {error}"
+        return [Check(name, "warn", finding, "fix this error; the other checks are valid")]
+    return [checks] if isinstance(checks, Check) else checks
 
 
-def _jobs(params: Path) -> tuple[list[Job], Check]:
+def _read_jobs(params: Path) -> tuple[list[Job], Check]:
     try:
         jobs = list(load_jobs(params).values())
     except JobError as error:
-        return [], Check("params.yaml", "fail", str(error), "correct it: nothing runs before")
+        return [], Check("params.yaml", "fail", str(error), "fix it: no job can run before")
     except OSError as error:
         return [], Check(
-            "params.yaml", "fail", f"{params} cannot be read: {error.strerror}", "correct its path or owner"
+            "params.yaml", "fail", f"{params} cannot be read: {error.strerror}", "fix its path or permissions"
         )
     return jobs, Check("params.yaml", "ok", "jobs: " + ", ".join(job.name for job in jobs))
 
 
 def _job(job: Job) -> list[Check]:
-    """One check if prompts and model are there, otherwise one for each that is not."""
+    """One check if prompts, tokenizer and model exist, otherwise one for each that is missing."""
     name = f"job {job.name}"
-    faults = [check for check in (_prompts(job, name), _tokenizer(job, name)) if check]
+    problems = [check for check in (_prompts(job, name), _tokenizer(job, name)) if check]
     model = _model(job, name)
-    return faults if faults and model.state == "ok" else [*faults, model]
+    return problems if problems and model.state == "ok" else [*problems, model]
 
 
 def _model(job: Job, name: str) -> Check:
     if not (job.model_path / "config.json").is_file():
-        return Check(name, "fail", f"{job.model} is not there (no config.json)", _get(f"jobs.{job.name}.model"))
+        return Check(name, "fail", f"{job.model} does not exist or has no config.json", _get(f"jobs.{job.name}.model"))
     try:
         model = read_model(job.model_path, job.model, job.adapters)
     except ModelError as error:
-        return Check(name, "fail", str(error), "make or download the model again")
+        return Check(name, "fail", str(error), "download or create the model again")
     except OSError as error:
-        return Check(name, "fail", f"{job.model} cannot be read: {error.strerror}", "correct its owner")
+        return Check(name, "fail", f"{job.model} cannot be read: {error.strerror}", "fix its permissions")
     if model.moe is None:
-        says = f"{job.model} ({model.architecture}) is dense: every token reads all weights in any order"
-        return Check(name, "warn", says, "expect `refused`; only a mixture of experts gains from an order")
+        finding = f"{job.model} ({model.architecture}) is dense: every token reads all weights, in any order"
+        return Check(name, "warn", finding, "expect `refused`: only a mixture of experts gains from an order")
     moe = model.moe
-    says = f"{job.model}: mixture of {moe.experts} experts, top {moe.top_k}, in {moe.moe_layers} layers"
-    return Check(name, "ok", says + (" (a toy)" if model.toy else ""))
+    finding = f"{job.model}: mixture of {moe.experts} experts, top {moe.top_k}, in {moe.moe_layers} layers"
+    return Check(name, "ok", finding + (" (toy model)" if model.toy else ""))
 
 
 def _prompts(job: Job, name: str) -> Check | None:
     path = job.prompts_path
     if path.is_file() and path.stat().st_size:
         return None
-    says = f"{job.prompts} is {'empty' if path.is_file() else 'a folder' if path.is_dir() else 'not there'}"
-    return Check(name, "fail", says, _get(f"jobs.{job.name}.prompts"))
+    finding = f"{job.prompts} is {'empty' if path.is_file() else 'a folder' if path.is_dir() else 'missing'}"
+    return Check(name, "fail", finding, _get(f"jobs.{job.name}.prompts"))
 
 
 def _tokenizer(job: Job, name: str) -> Check | None:
     if job.tokenizer is None or job.tokenizer_path.is_dir():
         return None
-    return Check(name, "fail", f"{job.tokenizer} is not there", _get(f"jobs.{job.name}.tokenizer"))
+    return Check(name, "fail", f"{job.tokenizer} does not exist", _get(f"jobs.{job.name}.tokenizer"))
 
 
 def _get(key: str) -> str:
-    return f"make it (`make demo` for the samples), get it (`dvc pull`), or correct {key}"
+    return f"create it (`make demo` for the samples), get it (`dvc pull`), or fix {key}"

@@ -1,7 +1,6 @@
-"""What a project leans on beside its own files: git, DVC, MLflow's store and Prefect's server.
+"""Check git, DVC, MLflow's store and Prefect's server.
 
-In: the project's folder and its jobs. Out: `Check`s. Starts no service and imports none of these tools; of a server it
-only asks whether it answers.
+Starts no service and imports none of these tools. Of a server it only checks that it answers.
 """
 
 from __future__ import annotations
@@ -21,42 +20,42 @@ from urllib.parse import urlsplit
 
 from orderproof.doctor.check import Check
 from orderproof.job.spec import Job
-from orderproof.runs.trial_tracking import tracking_uri
+from orderproof.runs.mlflow_client import tracking_uri
 
-SERVER_LIMIT_S = 2.0
+SERVER_TIMEOUT_S = 2.0
 DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
 
 def git(root: Path, jobs: Sequence[Job]) -> Check:
-    """The repository, and an identity for the commits that `publish` makes."""
+    """The repository, and the author of the commits that `publish` makes."""
     publishing = [job.name for job in jobs if job.reporting.publish != "none"]
     state: Literal["fail", "warn"] = "fail" if publishing else "warn"
     needed = f" (needed to publish {', '.join(publishing)})" if publishing else ""
     if shutil.which("git") is None:
-        return Check("git", state, f"is not installed{needed}", "install git: without it evidence names no commit")
+        return Check("git", state, f"is not installed{needed}", "install git: without it, evidence names no commit")
     if _git(root, "rev-parse", "--is-inside-work-tree") != "true":
-        return Check("git", state, f"{root} is in no git repository{needed}", "git init")
+        return Check("git", state, f"{root} is not in a git repository{needed}", "git init")
     name = os.environ.get("GIT_AUTHOR_NAME") or _git(root, "config", "user.name")
     email = os.environ.get("GIT_AUTHOR_EMAIL") or _git(root, "config", "user.email")
     if not name or not email:
-        do = "git config user.name 'Your Name' && git config user.email you@example.org"
-        return Check("git", state, f"nobody to make commits as{needed}", do)
+        remedy = "git config user.name 'Your Name' && git config user.email you@example.org"
+        return Check("git", state, f"no author for commits is set{needed}", remedy)
     return Check("git", "ok", f"commits as {name} <{email}>")
 
 
 def dvc(root: Path) -> Check:
-    """The DVC repository, and the pipeline whose stages record what was promoted."""
+    """The DVC repository, and the pipeline whose stages record promotions."""
     home = next((folder for folder in (root, *root.parents) if (folder / ".dvc").is_dir()), None)
     if home is None:
-        return Check("DVC", "warn", "no repository here, so promotions are not recorded", "git init; dvc init")
+        return Check("DVC", "warn", "no DVC repository, so promotions are not recorded", "git init; dvc init")
     if not (root / "dvc.yaml").is_file():
-        do = "copy the stage `measure` from the sample project's dvc.yaml"
-        return Check("DVC", "warn", f"{root} has no dvc.yaml, so promotions are not recorded", do)
+        remedy = "copy the stage `measure` from the sample project's dvc.yaml"
+        return Check("DVC", "warn", f"{root} has no dvc.yaml, so promotions are not recorded", remedy)
     return Check("DVC", "ok", f"repository {home}")
 
 
 def mlflow(root: Path) -> Check:
-    """Where trials are logged to, and whether it answers."""
+    """Where runs are logged, and whether it answers."""
     uri = tracking_uri(root)
     parts = urlsplit(uri)
     if parts.hostname is None:
@@ -65,12 +64,12 @@ def mlflow(root: Path) -> Check:
     why = _unreachable(uri, "/health") if parts.scheme in ("http", "https") else _closed(uri)
     if why is None:
         return Check("MLflow", "ok", f"server {shown}")
-    do = "start it or correct MLFLOW_TRACKING_URI; `orderproof log JOB` sends a trial later"
-    return Check("MLflow", "warn", f"{shown} does not answer ({why})", do)
+    remedy = "start it or fix MLFLOW_TRACKING_URI; `orderproof log JOB` sends runs later"
+    return Check("MLflow", "warn", f"{shown} does not answer ({why})", remedy)
 
 
 def prefect() -> Check:
-    """The server, if one is set; flows need none."""
+    """The server, if one is set. Flows also run without one."""
     url = _prefect_api()
     if not url:
         return Check("Prefect", "ok", "no server is set (PREFECT_API_URL): flows run without one")
@@ -78,14 +77,16 @@ def prefect() -> Check:
     why = _unreachable(url, "/health")
     if why is None:
         return Check("Prefect", "ok", f"server {shown}")
-    do = "start it (`prefect server start`), or unset PREFECT_API_URL: flows run without one"
-    return Check("Prefect", "fail", f"{shown} does not answer ({why})", do)
+    remedy = "start it (`prefect server start`), or unset PREFECT_API_URL: flows run without one"
+    return Check("Prefect", "fail", f"{shown} does not answer ({why})", remedy)
 
 
 def _git(root: Path, *arguments: str) -> str:
-    """What git says; empty where it refuses."""
-    asked = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, errors="replace", check=False)
-    return asked.stdout.strip()
+    """The output of a git command; empty if it fails."""
+    process = subprocess.run(
+        ["git", *arguments], cwd=root, capture_output=True, text=True, errors="replace", check=False
+    )
+    return process.stdout.strip()
 
 
 def _local_store(uri: str, database: Path | None) -> Check:
@@ -96,12 +97,14 @@ def _local_store(uri: str, database: Path | None) -> Check:
     else:
         writable = os.access(next(folder for folder in database.absolute().parents if folder.exists()), os.W_OK)
     if not writable:
-        return Check("MLflow", "warn", f"{database} cannot be written", "correct its owner, or set MLFLOW_TRACKING_URI")
-    return Check("MLflow", "ok", f"local, {database}" + ("" if database.exists() else " (made by the first trial)"))
+        return Check(
+            "MLflow", "warn", f"{database} cannot be written", "fix its permissions, or set MLFLOW_TRACKING_URI"
+        )
+    return Check("MLflow", "ok", f"local, {database}" + ("" if database.exists() else " (created by the first run)"))
 
 
 def _prefect_api() -> str:
-    """PREFECT_API_URL, of the environment or of Prefect's active profile."""
+    """PREFECT_API_URL from the environment or Prefect's active profile; empty if not set."""
     if "PREFECT_API_URL" in os.environ:
         return os.environ["PREFECT_API_URL"]
     home = Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
@@ -115,28 +118,28 @@ def _prefect_api() -> str:
 
 
 def _unreachable(url: str, path: str) -> str | None:
-    """Why an HTTP server does not answer; None if it does, whatever it answers."""
+    """Why an HTTP server does not answer; None if it gives any answer."""
     request = _without_credentials(url).rstrip("/") + path
     try:
-        with urllib.request.urlopen(request, timeout=SERVER_LIMIT_S):
+        with urllib.request.urlopen(request, timeout=SERVER_TIMEOUT_S):
             return None
-    except urllib.error.HTTPError:  # asks for a password, or knows no such page: somebody is there
+    except urllib.error.HTTPError:  # an error page is also an answer
         return None
     except urllib.error.URLError as error:
-        # An own certificate authority is the tool's affair; somebody answered.
+        # A private certificate authority is configured in the tool itself; the server answered.
         return None if isinstance(error.reason, ssl.SSLError) else _reason(error.reason)
     except (OSError, ValueError) as error:
         return _reason(error)
 
 
 def _closed(uri: str) -> str | None:
-    """Why a database's port does not open; None if it does, or if no port is known."""
+    """Why a database's port cannot be opened; None if it can, or if the port is unknown."""
     parts = urlsplit(uri)
     port = parts.port or DATABASE_PORTS.get(parts.scheme.split("+")[0])
     if parts.hostname is None or port is None:
         return None
     try:
-        with socket.create_connection((parts.hostname, port), timeout=SERVER_LIMIT_S):
+        with socket.create_connection((parts.hostname, port), timeout=SERVER_TIMEOUT_S):
             return None
     except OSError as error:
         return _reason(error)
@@ -144,7 +147,7 @@ def _closed(uri: str) -> str | None:
 
 def _reason(reason: object) -> str:
     if isinstance(reason, TimeoutError):
-        return f"nothing within {SERVER_LIMIT_S:.0f} s"
+        return f"no answer within {SERVER_TIMEOUT_S:.0f} s"
     return getattr(reason, "strerror", None) or str(reason)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,13 +15,15 @@ from orderproof.job.errors import OrderproofError
 
 LOCK_FILE = "accelerator.lock"
 
+logger = logging.getLogger(__name__)
+
 
 class AcceleratorError(OrderproofError):
     """The folder of the lock file cannot be used: why, and what to do."""
 
 
 @contextlib.contextmanager
-def hold_accelerator(waiting: Callable[[str], None] | None = None) -> Iterator[None]:
+def hold_accelerator(waiting: Callable[[str], None] = logger.info) -> Iterator[None]:
     """Hold the accelerator's lock; the kernel releases it when the process dies.
 
     Args:
@@ -33,8 +36,7 @@ def hold_accelerator(waiting: Callable[[str], None] | None = None) -> Iterator[N
     try:
         lock.acquire(timeout=0)
     except TimeoutError:
-        if waiting:
-            waiting("another orderproof process uses the accelerator of this machine: waiting until it ends")
+        waiting("another orderproof process uses the accelerator of this machine: waiting until it ends")
         lock.acquire()
     try:
         yield

@@ -182,6 +182,8 @@ class VllmEngine:
                     line["sampling"] = dict(request.sampling)
                 if request.lora:
                     line["lora"] = request.lora
+                if request.cache_salt:
+                    line["salt"] = request.cache_salt
                 self._child.send(line)
         except BaseException as fault:  # run() raises it in its own thread
             faults.append(fault)

@@ -30,6 +30,7 @@ class Request:
     token_ids: Sequence[int]
     sampling: Sampling | None = None  # overrides the pass's sampling, key by key
     lora: str | None = None  # name of one of the engine's adapters; None: the model itself
+    cache_salt: str | None = None  # only requests of the same salt share the prefix cache; None: all without one do
 
 
 TokenLogprob = tuple[int, float, str]  # token, log probability, its text

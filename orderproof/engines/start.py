@@ -26,6 +26,12 @@ def start_engine(job: Job, k0: int | None = None, meanwhile: Callable[[], None] 
     return create_engine(job.engine, job.model_path, job.sampling, log, job.adapters, k0, meanwhile)
 
 
+def start_routing_engine(job: Job) -> RoutingEngine:
+    """The engine of a job whose routing can be captured or changed, logging to .orderproof/logs/<job>-routing.log."""
+    log = job.root / ".orderproof" / "logs" / f"{job.name}-routing.log"
+    return RoutingEngine(job.engine, job.model_path, job.sampling, log)
+
+
 def create_engine(
     spec: EngineSpec,
     model: Path,

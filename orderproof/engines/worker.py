@@ -12,7 +12,7 @@ output, one JSON object a line. Commands, in the order in which they may come, a
     {"op": "probe", "mib": 256}
         → probed: seconds
     {"op": "pass", "sampling": {...}, "queue": 32, "routing": {...} (optional, see worker_routing.py)}
-    {"op": "request", "n": 0, "ids": [token, ...], "sampling": {...} or null, "lora": "name" or null}    any number
+    {"op": "request", "n": 0, "ids": [token, ...], "sampling": {...}, "lora": "name", "salt": "text"}    any number
     {"op": "end"}
         → output: n, completions, cached, scheduled, at_s   | failed: n, error       of each request, as it finishes
         → routes: n, and shape, bytes_per_expert, experts, or missing               before its output, if captured
@@ -207,10 +207,6 @@ class Session:
         """Feed a bounded queue in the given order, and step until every request is answered."""
         engine, limit = self.engine, command["queue"]
         sampler = _Sampler(command["sampling"])
-        if engine.vllm_config.cache_config.enable_prefix_caching and not engine.reset_prefix_cache():
-            raise RuntimeError(
-                "vLLM did not empty its prefix cache, so this pass would find the prefixes of the last one"
-            )
         self.stats.clear()
         if self.routing:
             self.routing.begin(command.get("routing") or {})
@@ -218,6 +214,7 @@ class Session:
         # As many as fit, so that the first batch does not depend on how fast the parent writes; fewer if the parent
         # pauses or takes too long, because its prompts come as a stream.
         first = self._take(commands, limit, wait=True, patience_s=SILENT_AFTER_S)
+        self._empty_prefix_cache(first)
         steal, hardware = CpuSteal(), accelerator()
         started = time.perf_counter()
         in_flight, ended = self._feed(first, sampler)  # requests; the engine itself counts samples
@@ -243,6 +240,15 @@ class Session:
         )
         self.out.flush()
         _trim_memory()
+
+    def _empty_prefix_cache(self, first: list[Line]) -> None:
+        """A pass finds nothing that the last one left, unless its requests have salts that say what they share."""
+        if all("salt" in line for line in first if line["op"] == "request"):
+            return
+        if self.engine.vllm_config.cache_config.enable_prefix_caching and not self.engine.reset_prefix_cache():
+            raise RuntimeError(
+                "vLLM did not empty its prefix cache, so this pass would find the prefixes of the last one"
+            )
 
     def _take(self, commands: Commands, most: int, *, wait: bool, patience_s: float = 0.0) -> list[Line]:
         """Up to `most` lines: those that are available, and each that comes within `patience_s` of the last.
@@ -276,6 +282,8 @@ class Session:
             if line["op"] == "end":
                 return taken, True
             prompt = {"type": "token", "prompt_token_ids": line["ids"]}
+            if "salt" in line:
+                prompt["cache_salt"] = line["salt"]
             try:
                 params, lora = sampler.params(line.get("sampling")), self._adapter(line.get("lora"))
                 self.engine.add_request(str(line["n"]), prompt, params, lora_request=lora)

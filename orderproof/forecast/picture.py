@@ -38,7 +38,7 @@ def draw(job_forecast: JobForecast, path: Path) -> None:
         min_effect = (1 + forecast.today.gain) * (1 + job_forecast.rule.min_effect) - 1
         _mark(axes, 0, "shuffled", "-", leftmost=min_effect > 0)
         _mark(axes, 100 * min_effect, "minimum effect", "--", leftmost=min_effect <= 0)
-        toy = " (toy model: not your gain)" if job_forecast.model.toy else ""
+        toy = " (toy model)" if job_forecast.model.toy else ""
         axes.set_title(f"{job_forecast.job}: {job_forecast.advice.answer}{toy}", wrap=True)
         with atomic_file(path) as sink:
             figure.savefig(sink, format="png", dpi=DPI, facecolor="white")

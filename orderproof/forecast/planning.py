@@ -19,12 +19,11 @@ from orderproof.forecast.economics import Worth, worth
 from orderproof.forecast.job_profile import JobFacts, left_out, profile_job
 from orderproof.forecast.order_cross_validation import Choices, choose
 from orderproof.forecast.prediction import Prediction, over_today, predict, shrink_to_unseen
-from orderproof.generate.select_order import spec_of
+from orderproof.job.hashing import md5_of
 from orderproof.job.model import ModelFacts, read_model
 from orderproof.job.sampling import asked_samples, asked_tokens
 from orderproof.job.spec import Job, OrderSpec
 from orderproof.measure.plan import Plan, make_plan, restrict
-from orderproof.measure.trial import reports_of
 from orderproof.measure.trial_store import read_history
 from orderproof.measure.verdict import Rule
 from orderproof.orders.order import Order
@@ -34,7 +33,8 @@ from orderproof.routing.replay import SimRequest
 from orderproof.routing.route_source import CapturedRoutes, captured_routes
 from orderproof.routing.routes import Routes, open_routes
 from orderproof.routing.simulate import EngineShape
-from orderproof.runs import promotion, recording, route_artifacts
+from orderproof.runs import promotion, route_artifacts
+from orderproof.runs.run_store import verb_folder
 from orderproof.signals.prediction import LEAST_PROMPTS
 from orderproof.signals.registry import ROUTING_SIGNALS
 from orderproof.signals.served_model import ServedModel
@@ -93,10 +93,11 @@ def forecast_job(job: Job, say: Callable[[str], None] = lambda _: None) -> JobFo
     """
     model = read_model(job.model_path, job.model, job.adapters)
     say("checking the prompts")
-    prompts = validate_prompts(job, job.root / "reports" / "validation" / job.name)
-    md5, current = recording.current_order(job, prompts)
+    prompts = validate_prompts(job, job.root / "reports" / job.name / "validation")
+    md5 = md5_of(job.prompts_path)
+    current = promotion.current_order(job, md5, prompts.ids)
     route_artifacts.restore_routes(job, md5)
-    plan = make_plan(job, model, prompts, md5, current, read_history(reports_of(job, placebo=False)))
+    plan = make_plan(job, model, prompts, md5, current, read_history(verb_folder(job, "measure")))
     facts = profile_job(job, model, prompts, current, _promoted_by(job, current))
     forecast, routes_file = None, job.paths.routes
     if plan.refusal is None and routes_file.exists():
@@ -189,7 +190,7 @@ def _shrink_learned(made: Sequence[Candidate], predictions: Sequence[Prediction]
 
 def _learned_today(current: Order) -> OrderSpec | None:
     """The way to order of today, where it learns from routes."""
-    return spec_of(current.record()) if current.parameters.get("signal") in ROUTING_SIGNALS else None
+    return current.record().spec() if current.parameters.get("signal") in ROUTING_SIGNALS else None
 
 
 def _saved(choices: Choices) -> dict[OrderSpec, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ from orderproof.forecast.planning import JobForecast, OrderForecast
 from orderproof.forecast.prediction import over_today
 from orderproof.job.formatting import signed
 from orderproof.job.spec import OrderSpec
-from orderproof.measure.outcome import TOY
+from orderproof.runs.run import TOY
 
 COLUMNS = ("order", "experts", "held out", "predicted gain", "to make", "over today")
 WIDTHS = ("36s", ">8s", ">9s", ">27s", ">9s", ">11s")
@@ -140,10 +139,6 @@ def describe_worth(job_forecast: JobForecast) -> Iterator[tuple[str, str]]:
             "",
             f"the trial pays back after {worth.runs_to_break_even:.0f} runs, or by one run of {prompts:,.0f} prompts",
         )
-    if job_forecast.advice.answer == "measure":
-        spec = json.dumps(order_in_params(job_forecast.candidate[0].spec))
-        job = job_forecast.job
-        yield "next", f"set jobs.{job}.order to {spec} in params.yaml, then run `orderproof measure {job}`"
 
 
 def _time(seconds: float) -> str:

@@ -1,8 +1,6 @@
-"""A whole batch: prompts in the order of sending → an engine → the checkpoint.
+"""Generate a whole batch: send the prompts in order to an engine and store every result in the checkpoint.
 
-In: a `Batch` and a started `Engine`. Out: a result in the checkpoint for every prompt, and the figures of this run.
-Holds a few batches of prompts at a time, whatever their number. Knows nothing of Prefect, MLflow, DVC or
-outputs.parquet.
+Only a few hundred prompts are in memory at a time, whatever their number.
 """
 
 from __future__ import annotations
@@ -39,44 +37,44 @@ from orderproof.prompts.stream import PromptStream, Stream
 from orderproof.prompts.tokenization import Tokenizer
 from orderproof.routing.predicted_work import predicted_work
 
-REFUSED, BROKEN_OFF = 400, 500  # HTTP's codes for the two ways in which a request fails
-READ_AHEAD_PROMPTS = 256  # read and tokenized at once, in the order of sending
+REFUSED, INTERRUPTED = 400, 500  # HTTP status codes for the two ways in which a request fails
+READ_AHEAD_PROMPTS = 256  # read and tokenized together, in the order of sending
 
 
 @dataclass(frozen=True)
 class Batch:
-    """All that a run of a job needs besides its engine."""
+    """Everything that a run of a job needs besides its engine."""
 
     job: Job
     source: PromptSource | PromptStream
     tokenizer: Tokenizer
     checkpoint: Checkpoint
-    key: Mapping[str, Any]  # all that decides an output, but the order and the engine's versions
+    key: Mapping[str, Any]  # everything that determines an output, except the order and the engine's versions
     model: ModelFacts
-    windowed: WindowedOrdering | None = None  # orders prompts while others are sent; None: all are in order
+    windowed: WindowedOrdering | None = None  # orders prompts while others are sent; None: the order is known
 
     @property
     def file(self) -> PromptSource:
-        """The prompts, once all are there."""
-        assert isinstance(self.source, PromptSource), "a stream is a file when it is complete"
+        """The prompts, after the last one arrived."""
+        assert isinstance(self.source, PromptSource), "a stream becomes a file when it is complete"
         return self.source
 
     @property
     def unfinished(self) -> bool:
-        """Whether an engine is needed. Of a stream: waits for its first new prompt, or its end."""
+        """Whether an engine is needed. For a stream, this waits for its first new prompt or its end."""
         return len(self.checkpoint.pending) > 0 or (self.windowed is not None and self.windowed.has_more())
 
 
 @dataclass
 class Generated:
-    """What one run did. A batch that was resumed had several."""
+    """Counts of one run. A batch that was resumed had several runs."""
 
-    results: int = 0  # one for each prompt, whatever became of it
-    outputs: int = 0  # of them, those with an output: figures are of these alone, because a refusal takes no time
+    results: int = 0  # one for each prompt, also if it failed
+    outputs: int = 0  # results with an output; only these count in throughput, because a refusal takes no time
     prompt_tokens: int = 0
     output_tokens: int = 0
     steps: StepSummary = field(default_factory=StepSummary)
-    figures: Figures | None = None  # None: the checkpoint held everything already
+    figures: Figures | None = None  # None: the checkpoint was already complete
 
     def count(self, result: Result) -> None:
         self.results += 1
@@ -86,12 +84,12 @@ class Generated:
             self.output_tokens += result.output_tokens
 
 
-BatchProgress = Callable[[int, int, Generated], None]  # prompts done, prompts in all (so far), this run
+BatchProgress = Callable[[int, int, Generated], None]  # (finished prompts, known prompts, this run)
 
 
 @dataclass(frozen=True)
 class _Sent:
-    """A request that is not answered yet."""
+    """A request without an answer yet."""
 
     id: str
     prompt_tokens: int
@@ -114,15 +112,15 @@ def begin(
         folder: its name in data/<job>.
 
     Raises:
-        CheckpointError: it is of another key, or cannot be written.
-        LossyError: a lossy routing is accepted, and no evidence of this very job carries it.
+        CheckpointError: it has another key, or cannot be written.
+        LossyError: a lossy routing is accepted, but the evidence for this job does not support it.
     """
     model = read_model(job.model_path, job.model, job.adapters)
     require_evidence(job, model, source.md5)
     key = {"dataset_md5": source.md5, "prompts": len(source), **_key(job, model)}
     if isinstance(order, Order):
-        kept = open_checkpoint(job.data_dir / folder, key, order, restart=restart)
-        return Batch(job, source, tokenizer, kept, key, model)
+        checkpoint = open_checkpoint(job.data_dir / folder, key, order, restart=restart)
+        return Batch(job, source, tokenizer, checkpoint, key, model)
     growing = open_growing(job.data_dir / folder, key, order.spec, restart=restart)
     windowed = WindowedOrdering(job, source, growing, tokenizer, order.in_tokens)
     return Batch(job, source, tokenizer, growing, key, model, windowed)
@@ -131,19 +129,19 @@ def begin(
 def begin_stream(
     job: Job, stream: Stream, order: WindowedOrder, tokenizer: Tokenizer, *, restart: bool = False
 ) -> Batch:
-    """The same for prompts that come one after the other.
+    """Like `begin`, for prompts that arrive one after the other.
 
     Raises:
         CheckpointError: as `begin`.
-        PromptError: the stream cannot be read, or does not begin with what came before.
-        LossyError: a lossy routing is accepted: it was not measured on prompts that nobody has seen.
+        PromptError: the stream cannot be read, or does not begin with the prompts of the interrupted run.
+        LossyError: a lossy routing is accepted: its evidence does not cover prompts that are not known yet.
     """
     refuse_stream(job)
     model = read_model(job.model_path, job.model, job.adapters)
     key = {"stream": True, **_key(job, model)}
     growing = open_growing(job.data_dir / FOLDER, key, order.spec, restart=restart)
     if order.spec.method == "file":
-        stream = replace(stream, linger_s=0.0)  # nothing is gained by waiting
+        stream = replace(stream, linger_s=0.0)  # waiting gains nothing
     try:
         source = PromptStream(stream, growing.folder / SPOOL_FILE, RequestDefaults(job))
     except BaseException:
@@ -154,11 +152,11 @@ def begin_stream(
 
 
 def complete(batch: Batch) -> Batch:
-    """Once every prompt was answered: the batch with its whole order, and of a stream with the file that came of it.
+    """After the last answer: the batch with its complete order and, for a stream, with the file of its prompts.
 
     Raises:
         CheckpointError: it cannot be written.
-        PromptError: the spool cannot be read.
+        PromptError: the stored prompts of the stream cannot be read.
     """
     if batch.windowed is None:
         return batch
@@ -166,66 +164,75 @@ def complete(batch: Batch) -> Batch:
     if isinstance(source, PromptStream):
         source.close()
         source = PromptSource(source.spool, RequestDefaults(batch.job))
-    whole = batch.windowed.checkpoint.end(source.md5)
-    key = {name: part for name, part in whole.items() if name != "order"}
+    complete_key = batch.windowed.checkpoint.end(source.md5)
+    key = {name: part for name, part in complete_key.items() if name != "order"}
     return replace(batch, source=source, key=key, windowed=None)
 
 
+def with_job(batch: Batch, job: Job) -> Batch:
+    """The same batch for a job with another prompt file, such as the stored prompts of a stream."""
+    return replace(batch, job=job)
+
+
 def _key(job: Job, model: ModelFacts) -> dict[str, Any]:
-    lossy = {} if job.lossy_k0 is None else {"lossy": {"k0": job.lossy_k0}}  # results of two routings are never mixed
+    lossy = {} if job.lossy_k0 is None else {"lossy": {"k0": job.lossy_k0}}  # never mix results of two routings
     return {**output_key(job, model), **lossy}
 
 
 def generate(
-    batch: Batch, engine: Engine, progress: BatchProgress | None = None, kept: Callable[[int], None] | None = None
+    batch: Batch, engine: Engine, progress: BatchProgress | None = None, on_result: Callable[[int], None] | None = None
 ) -> Generated:
-    """Send what is still to be sent; every answer is in the checkpoint before the next one is looked at.
+    """Send the pending prompts. Each answer is stored in the checkpoint before the next one is handled.
 
-    Requests that fail are results like others, with their reason.
+    A failed request is also a result, with its reason.
 
     Args:
-        kept: gets the place of each prompt whose result was kept.
+        on_result: called with the place of each prompt whose result is stored.
 
     Raises:
         EngineError: the engine died.
-        CheckpointError: a result cannot be written, or the earlier ones are of an engine of another kind.
-        LossyError: a lossy routing is accepted that was measured on an engine of another kind.
-        PromptError: the prompts were edited meanwhile, or a stream's next line is no prompt.
+        CheckpointError: a result cannot be written, or the earlier results are from an engine of another kind.
+        LossyError: the accepted lossy routing was measured on an engine of another kind.
+        PromptError: the prompts were edited during the run, or the next line of a stream is not a prompt.
     """
     require_engine(batch.job, engine.info)
     write_engine(batch.checkpoint.folder, engine.info, has_results=batch.checkpoint.resumed > 0)
-    done, flying, counting = Generated(), dict[int, _Sent](), threading.Lock()
-    before = batch.checkpoint.resumed
+    generated, in_flight, lock = Generated(), dict[int, _Sent](), threading.Lock()
+    resumed = batch.checkpoint.resumed
 
-    def keep(result: Result) -> None:
+    def store(result: Result) -> None:
         batch.checkpoint.append(result)
-        with counting:  # prompts that cannot be rendered are told of by the thread that reads them
-            done.count(result)
-            if kept:
-                kept(result.place)
+        with lock:  # the thread that reads prompts also stores results: of those that cannot be rendered
+            generated.count(result)
+            if on_result:
+                on_result(result.place)
             if progress:
-                progress(before + done.results, len(batch.source), done)
+                progress(resumed + generated.results, len(batch.source), generated)
 
     def sink(answer: Output | Failure) -> None:
-        sent = flying.pop(answer.number, None)
+        sent = in_flight.pop(answer.number, None)
         if sent is None:
-            raise EngineError(f"the engine answered request {answer.number}, which it was not asked or has answered")
-        keep(_result(answer, sent))
+            raise EngineError(
+                f"the engine answered request {answer.number}, which was not sent or already has an answer"
+            )
+        store(_result(answer, sent))
 
-    pending = _Pending(batch, flying, keep)
-    requests = pending if batch.windowed is None else _as_they_come(pending, batch.windowed)
-    done.figures = engine.run(requests, batch.job.sampling, sink, done.steps.add)
-    if flying:
-        raise EngineError(f"the engine ended without an answer for {len(flying)} prompts, such as "
-                          f"{next(iter(flying.values())).id!r}; run the job again to send them")  # fmt: skip
-    return done
+    pending = _Pending(batch, in_flight, store)
+    requests = pending if batch.windowed is None else _window_by_window(pending, batch.windowed)
+    generated.figures = engine.run(requests, batch.job.sampling, sink, generated.steps.add)
+    if in_flight:
+        raise EngineError(
+            f"the engine ended without an answer for {len(in_flight)} prompts, such as "
+            f"{next(iter(in_flight.values())).id!r}. Run the job again to send them"
+        )
+    return generated
 
 
 class _Pending:
-    """What is still to be sent, in the order of sending (`Divisible`): read and tokenized when the engine asks."""
+    """The pending prompts in the order of sending (`Divisible`), read and tokenized when the engine needs them."""
 
-    def __init__(self, batch: Batch, flying: dict[int, _Sent], keep: Callable[[Result], None]) -> None:
-        self.batch, self.flying, self.keep = batch, flying, keep
+    def __init__(self, batch: Batch, in_flight: dict[int, _Sent], store: Callable[[Result], None]) -> None:
+        self.batch, self.in_flight, self.store = batch, in_flight, store
         self.places = batch.checkpoint.pending
 
     def __len__(self) -> int:
@@ -233,14 +240,14 @@ class _Pending:
 
     @property
     def sequences(self) -> int:
-        """That are sent and not answered: each sample of a prompt is one."""
-        return sum(sent.asked_samples for sent in list(self.flying.values()))
+        """How many sequences are in flight: one for each sample of a prompt."""
+        return sum(sent.asked_samples for sent in list(self.in_flight.values()))
 
     def __iter__(self) -> Iterator[Request]:
         return self.between(0, len(self))
 
     def work(self) -> NDArray[np.float64]:
-        """Predicted without reading a prompt: from its bytes, and from the tokens that the job asks."""
+        """float64[n]: predicted without reading the prompts, from their bytes and the tokens that the job asks for."""
         (tokens,), (samples,) = asked_tokens(self.batch.job, [None]), asked_samples(self.batch.job, [None])
         asked = samples * (ASSUMED_TOKENS if tokens is None else tokens)
         return predicted_work(self.batch.file.sizes[self.places] / BYTES_PER_TOKEN, asked)
@@ -256,14 +263,14 @@ class _Pending:
         tokens = tokenize_each(self.batch.tokenizer, prompts)
         for place, prompt, ids, asked, n in zip(places, prompts, tokens, most, samples, strict=True):
             if isinstance(ids, PromptError):
-                self.keep(Result(place, prompt.id, 0, asked, n, (), ids.problem, REFUSED))
+                self.store(Result(place, prompt.id, 0, asked, n, (), ids.problem, REFUSED))
                 continue
-            self.flying[place] = _Sent(prompt.id, len(ids), asked, n)
+            self.in_flight[place] = _Sent(prompt.id, len(ids), asked, n)
             yield Request(place, ids, prompt.sampling, prompt.lora)
 
 
-def _as_they_come(pending: _Pending, windowed: WindowedOrdering) -> Iterator[Request]:
-    """First those that are in order, then window by window; how many there will be, nobody knows."""
+def _window_by_window(pending: _Pending, windowed: WindowedOrdering) -> Iterator[Request]:
+    """First the prompts whose order is known, then window by window. The total number is not known in advance."""
     engine = pending.batch.job.engine
     windows = windowed.windows(lambda: pending.sequences < engine.replicas * engine.max_num_seqs)
     for places in itertools.chain([pending.places], windows):
@@ -272,27 +279,27 @@ def _as_they_come(pending: _Pending, windowed: WindowedOrdering) -> Iterator[Req
 
 
 def _result(answer: Output | Failure, sent: _Sent) -> Result:
-    about = (answer.number, sent.id, sent.prompt_tokens, sent.asked_tokens, sent.asked_samples)
+    request = (answer.number, sent.id, sent.prompt_tokens, sent.asked_tokens, sent.asked_samples)
     if isinstance(answer, Failure):
-        return Result(*about, (), answer.reason, REFUSED)
+        return Result(*request, (), answer.reason, REFUSED)
     if len(answer.completions) != sent.asked_samples:
         reason = f"the engine gave {len(answer.completions)} of {sent.asked_samples} samples"
-        return Result(*about, (), reason, BROKEN_OFF)
-    if early := [one.finish_reason for one in answer.completions if one.finish_reason not in FINISHED]:
-        return Result(*about, (), f"the engine ended it before its time: {early[0]}", BROKEN_OFF)
-    return Result(*about, answer.completions, _how_cut_short(answer, sent.asked_tokens))
+        return Result(*request, (), reason, INTERRUPTED)
+    if unfinished := [output.finish_reason for output in answer.completions if output.finish_reason not in FINISHED]:
+        return Result(*request, (), f"the engine ended it early: {unfinished[0]}", INTERRUPTED)
+    return Result(*request, answer.completions, _cut_short_reason(answer, sent.asked_tokens))
 
 
-def _how_cut_short(answer: Output, asked: int | None) -> str | None:
-    lengths = [(one.finish_reason, len(one.token_ids)) for one in answer.completions]
+def _cut_short_reason(answer: Output, asked: int | None) -> str | None:
+    lengths = [(output.finish_reason, len(output.token_ids)) for output in answer.completions]
     cut = [tokens for reason, tokens in lengths if is_cut_short(reason, tokens, asked)]
     if not cut:
         return None
-    return f"cut short after {min(cut)} of {asked} tokens: prompt and output reach the model's length"
+    return f"cut short after {min(cut)} of {asked} tokens: prompt and output reach the model's maximum length"
 
 
 def failures(checkpoint: Checkpoint, most: int) -> tuple[int, list[Result]]:
-    """How many prompts have no output, or not the one that was asked; and the first few of them in the file's order."""
+    """How many prompts have no output or an incomplete one, and the first `most` of them in the file's order."""
     flawed = np.flatnonzero(checkpoint.states != State.COMPLETE)
     first = [checkpoint.read(place) for place in flawed[:most].tolist()]
     return len(flawed), [result for result in first if result]

@@ -1,8 +1,7 @@
-"""Figures of a batch in MLflow while it runs: metrics `live/…` with a step for each, from a thread of their own.
+"""Send the figures of a generation to MLflow during the run: metrics `live/…`, from a separate thread.
 
-In: how far the batch is, told as often as one likes. Out: the MLflow run that `log_batch` completes when the batch has
-ended. A tracker that is down or slow holds up nothing: what it does not take is left out, because the record of the
-run has it all. Knows nothing of engines or Prefect.
+The run's record later completes the same MLflow run. A tracker that is unreachable or slow delays nothing: figures that
+it does not accept are skipped, because the record has all of them.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from orderproof.generate.generation import Generated
-from orderproof.generate.record import reports_of
-from orderproof.generate.tracking import begin_run
 from orderproof.job.errors import OrderproofError
 from orderproof.job.spec import Job
-from orderproof.runs.trial_tracking import connected
+from orderproof.runs.mlflow_client import connected
+from orderproof.runs.mlflow_run import begin_run, find_runs
+from orderproof.runs.run_store import verb_folder
 
 EVERY_S = 10.0
-PATIENCE_S = 5.0  # with a tracker that is asked something while the batch ends
-FAILURES = 3  # in a row; then the tracker is left alone until the batch has ended
+STOP_TIMEOUT_S = 5.0  # for a request to the tracker that is still open when the batch ends
+MAX_FAILURES = 3  # in a row; then nothing more is sent
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class _Sums:
-    """What a run has done up to a moment, so that the difference of two tells of the time between them."""
+    """Sums of a run up to a moment; the difference of two gives the rates between them."""
 
     at_s: float
     outputs: int
@@ -42,7 +41,7 @@ class _Sums:
     waiting: float
 
     @classmethod
-    def of(cls, run: Generated) -> _Sums:
+    def from_run(cls, run: Generated) -> _Sums:
         steps = run.steps
         counts = (run.outputs, run.output_tokens, steps.steps)
         return cls(time.monotonic(), *counts, steps.running_mean * steps.steps, steps.waiting_mean * steps.steps)
@@ -58,68 +57,73 @@ class _Sums:
 
 
 class LiveMetrics:
-    """Sends what `tell` was told last, every EVERY_S."""
+    """Sends the values of the latest `update`, every EVERY_S."""
 
     def __init__(self, job: Job, run: str, started: datetime.datetime, killed: str | None = None) -> None:
-        """`run`: the name of the run's record; `killed`: that of an earlier one which did not come to its end."""
+        """`run`: id of the run; `killed`: id of an earlier run that was interrupted."""
         self.job, self.run, self.started, self.killed = job, run, started, killed
         self.mlflow_run: str | None = None
         self.sent = 0
-        self._told: tuple[int, Generated] | None = None
-        self._before = _Sums.of(Generated())
-        self._begun_s = self._before.at_s
-        self._ended, self._whole = threading.Event(), False
+        self._latest: tuple[int, Generated] | None = None
+        self._before = _Sums.from_run(Generated())
+        self._started_s = self._before.at_s
+        self._ended, self._complete = threading.Event(), False
         self._thread = threading.Thread(target=self._send_regularly, daemon=True)
 
     def start(self) -> None:
-        """From now on, until `stop`."""
+        """Begin to send, until `stop`."""
         self._thread.start()
 
-    def stop(self, *, whole: bool) -> None:
-        """`whole`: the batch came to its end; the run there is ended as failed otherwise."""
-        self._whole = whole
+    def stop(self, *, complete: bool) -> None:
+        """`complete`: whether the batch is complete; otherwise the MLflow run is marked as failed."""
+        self._complete = complete
         self._ended.set()
-        self._thread.join(PATIENCE_S)
+        self._thread.join(STOP_TIMEOUT_S)
 
-    def tell(self, done: int, generated: Generated) -> None:
-        """Called for every finished request: it costs next to nothing. `done`: earlier runs' included."""
-        self._told = done, generated
+    def update(self, done: int, generated: Generated) -> None:
+        """Called for every finished request, so it must be cheap. `done`: finished prompts, including earlier runs."""
+        self._latest = done, generated
 
     def _send_regularly(self) -> None:
         failures = 0
-        while failures < FAILURES and not self._ended.wait(EVERY_S):
+        while failures < MAX_FAILURES and not self._ended.wait(EVERY_S):
             try:
                 self._send()
                 failures = 0
             except OrderproofError as error:
                 failures += 1
-                _log.warning("no live figures in MLflow: %s", error)
+                _log.warning("live figures are not in MLflow: %s", error)
         self._ended.wait()
-        if self.mlflow_run and not self._whole:
+        if self.mlflow_run and not self._complete:
             with contextlib.suppress(OrderproofError), self._connected() as (client, _):
                 client.set_terminated(self.mlflow_run, "FAILED")
 
     def _send(self) -> None:
-        if self._told is None:
+        if self._latest is None:
             return
         from mlflow.entities import Metric
 
-        done, now = self._told[0], _Sums.of(self._told[1])
+        done, now = self._latest[0], _Sums.from_run(self._latest[1])
         with self._connected() as (client, experiment):
-            if self._ended.is_set():  # while this waited for the tracker: the record is sent now, as a run of its own
+            if self._ended.is_set():  # while waiting for the tracker: the record now creates its own run
                 return
             if self.mlflow_run is None:
-                begun = begin_run(client, experiment, self.run, self.started, self.killed)
-                if self._ended.is_set():  # while it was made, and perhaps nobody waited: as above
-                    if client.get_run(begun).info.status == "RUNNING":  # the record did not complete this one
-                        client.delete_run(begun)
+                run_id = self._begin(client, experiment)
+                if self._ended.is_set():  # while it was created: as above
+                    if client.get_run(run_id).info.status == "RUNNING":  # the record did not complete this run
+                        client.delete_run(run_id)
                     return
-                self.mlflow_run = begun
-            at_ms, step = time.time_ns() // 10**6, round(now.at_s - self._begun_s)
+                self.mlflow_run = run_id
+            at_ms, step = time.time_ns() // 10**6, round(now.at_s - self._started_s)
             figures = {"live/done": float(done), **now.since(self._before)}
             client.log_batch(self.mlflow_run, [Metric(key, value, at_ms, step) for key, value in figures.items()])
         self._before = now
         self.sent += 1
 
+    def _begin(self, client: Any, experiment: str) -> str:
+        for killed in find_runs(client, experiment, "generate", self.killed) if self.killed else ():
+            client.set_terminated(killed.info.run_id, "KILLED")
+        return begin_run(client, experiment, "generate", self.run, self.job.name, self.started)
+
     def _connected(self) -> AbstractContextManager[tuple[Any, str]]:
-        return connected(self.job, f"figures of run {self.run}", reports_of(self.job))
+        return connected(self.job, f"figures of run {self.run}", verb_folder(self.job, "generate"))

@@ -1,158 +1,150 @@
-"""What is known of one run of a batch: reports/generate/<job>/<run>.json, and its picture beside it.
-
-In: what a run did. Out: a frozen `BatchRun` on disk, from which any tracker can be told later. Knows nothing of
-engines, MLflow, Prefect or DVC. These files lie apart from reports/<job>, which is evidence and an output of the
-measuring stage.
-"""
+"""A generation of a job's outputs as the record of a run."""
 
 from __future__ import annotations
 
 import datetime
-from pathlib import Path
-from typing import Any
-
-from pydantic import ValidationError
+from collections.abc import Mapping
 
 from orderproof.engines.protocol import EngineInfo
 from orderproof.generate.delivery import Delivered
 from orderproof.generate.generation import Batch, Generated
-from orderproof.generate.generation_record import GenerationRecord, recorded
-from orderproof.job.errors import OrderproofError
-from orderproof.job.files import write_atomically
 from orderproof.job.hashing import md5_of
-from orderproof.job.spec import Job
-
-SCHEMA = "orderproof/batch/1"
-
-
-class BatchRecordError(OrderproofError):
-    """A record of a run that cannot be read or written."""
+from orderproof.lossy.routing import routing_name
+from orderproof.runs.run import Basis, Figure, Run
+from orderproof.runs.run_store import new_id
 
 
-class BatchRun(GenerationRecord):
-    """One run of a job that came to its end. Figures are of this run alone; a resumed batch had others before."""
-
-    schema_version: str = SCHEMA
-    outputs: str  # path from the project's folder
-    outputs_md5: str
-    key: dict[str, Any]  # what the outputs rest on
-    prompts: int
-    failed: int  # of them, without the output that was asked
-    failures: tuple[tuple[str, str], ...] = ()  # (id, reason) of the first few
-    prompt_tokens: int = 0
-    throughput_req_s: float | None = None  # null: nothing was left to generate
-    throughput_tok_s: float | None = None
-    time_per_batch_ms: float | None = None  # median of a scheduler step
-    time_per_batch_p95_ms: float | None = None
-    steps: int = 0
-    running_mean: float | None = None
-    waiting_mean: float | None = None
-    preempted: int = 0
-    replicas: int = 1  # engines that shared the order
-    replica_wall_s: tuple[float, ...] = ()  # when each was done; empty: there was one
-    imbalance: float | None = None  # the slowest replica's time over their mean: above 1, others were idle
-    cost_per_1k_requests: float | None = None  # null: no price is given
-    currency: str = ""
-    curve: tuple[tuple[float, float, float], ...] = ()  # ms, running, waiting; means over equal runs of steps
-
-    def sentence(self) -> str:
-        """The run on one line."""
-        said = f"{self.lossy_first}{self.job}: {self.prompts} outputs in the file's order"
-        if self.resumed:
-            said += f", {self.resumed} of them kept from before"
-        if self.failed:
-            said += f", {self.failed} failed"
-        if self.throughput_tok_s is not None:
-            said += (
-                f"; {self.throughput_req_s:.2f} req/s, {self.throughput_tok_s:.0f} tok/s in {self.order.method} order"
-            )
-        if self.imbalance is not None:
-            said += f" on {self.replicas} replicas, the slowest of which took {self.imbalance:.2f} times their mean"
-        return said
-
-    def as_json(self) -> dict[str, Any]:
-        """The stable shape of `--json`: all but the curve and the key."""
-        return self.model_dump(mode="json", exclude={"curve", "key"})
-
-
-def reports_of(job: Job) -> Path:
-    """Where a job's runs are recorded."""
-    return job.root / "reports" / "generate" / job.name
-
-
-def record_of(
+def generation_run(
     batch: Batch,
-    why: str,
+    order_reason: str,
     generated: Generated,
     engine: EngineInfo | None,
     delivered: Delivered,
     started: datetime.datetime,
-    prefect_run: str | None = None,
-) -> BatchRun:
-    """All that is known when outputs.parquet is there. `engine`: None if nothing was left to generate."""
-    job, figures, steps = batch.job, generated.figures, generated.steps
-    timed: dict[str, Any] = {}
-    if figures and generated.outputs:
-        price = job.reporting.price_per_hour
-        timed = {
-            "throughput_req_s": generated.outputs / figures.wall_s,
-            "throughput_tok_s": generated.output_tokens / figures.wall_s,
-            "time_per_batch_ms": steps.percentile(50),
-            "time_per_batch_p95_ms": steps.percentile(95),
-            "running_mean": steps.running_mean,
-            "waiting_mean": steps.waiting_mean,
-            "preempted": figures.preempted,
-            "replica_wall_s": figures.replica_s,
-            "imbalance": figures.imbalance,
-            "cost_per_1k_requests": 1000 * price * figures.wall_s / 3600 / generated.outputs if price else None,
-        }
-    return BatchRun(
-        **recorded(batch, why, generated, engine, started),
-        outputs=str(delivered.path.relative_to(job.root)),
-        outputs_md5=md5_of(delivered.path),
-        prompts=len(batch.source),
-        failed=delivered.failed,
-        failures=delivered.failures,
-        prompt_tokens=generated.prompt_tokens,
-        steps=steps.steps,
-        replicas=job.engine.replicas,
-        currency=job.reporting.currency,
-        curve=tuple(
-            (round(ms, 3), round(running, 2), round(waiting, 2)) for ms, running, waiting in steps.curve().tolist()
+) -> Run:
+    """The run of a job whose outputs.parquet is written. Its figures are of this run alone, not of those it resumed.
+
+    Args:
+        engine: None if nothing was left to generate.
+    """
+    job = batch.job
+    outputs = str(delivered.path.relative_to(job.root))
+    rates = throughput(batch, generated)
+    return Run(
+        job=job.name,
+        verb="generate",
+        id=new_id(started),
+        started_utc=started.isoformat(timespec="seconds"),
+        ended_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        answer="complete",
+        sentence=_sentence(batch, delivered, rates),
+        lines=tuple(_lines(order_reason, delivered, rates, job.reporting.currency)),
+        next_command=f"orderproof reproduce {job.name}  (generates everything again and compares)",
+        basis=basis_of(batch, order_reason, engine),
+        figures=(
+            Figure(name="prompts", value=len(batch.source)),
+            Figure(name="resumed", value=batch.checkpoint.resumed),
+            Figure(name="generated", value=generated.outputs),
+            Figure(name="failed", value=delivered.failed),
+            *generation_figures(generated, engine),
+            *(Figure(name=name, value=value) for name, value in rates.items()),
         ),
-        key=dict(batch.key),
-        prefect_run=prefect_run,
-        **timed,
+        details={
+            "outputs_md5": md5_of(delivered.path),
+            "failures": [list(failure) for failure in delivered.failures],
+            "replicas": job.engine.replicas,
+            "replica_wall_s": list(generated.figures.replica_s) if generated.figures else [],
+            "curve": [
+                [round(ms, 3), round(running, 2), round(waiting, 2)] for ms, running, waiting in _curve(generated)
+            ],
+        },
+        files={"outputs": outputs},
     )
 
 
-def keep(job: Job, run: BatchRun) -> Path:
-    """Write a run's record, or write it again with what became of it. Raises BatchRecordError."""
-    path = reports_of(job) / f"{run.run}.json"
-    try:
-        write_atomically(path, run.model_dump_json(indent=1) + "\n")
-    except OSError as error:
-        raise BatchRecordError(
-            f"{path} cannot be written: {error.strerror}. The outputs are whole in {run.outputs}; mend that "
-            "before the next run"
-        ) from None
-    return path
+def basis_of(batch: Batch, order_reason: str, engine: EngineInfo | None) -> Basis:
+    """What a generation rests on."""
+    job = batch.job
+    return Basis(
+        prompts=job.prompts,
+        dataset_md5=batch.file.md5,
+        prompts_total=len(batch.source),
+        model=job.model,
+        model_fingerprint=batch.model.fingerprint,
+        toy=batch.model.toy,
+        order=batch.checkpoint.order.record(),
+        order_reason=order_reason,
+        lossy_k0=job.lossy_k0,
+        engine={"args": job.engine.args, "replicas": job.engine.replicas},
+        sampling=job.sampling,
+        versions=dict(engine.versions) if engine else {},
+        machine=dict(engine.machine) if engine else {},
+    )
 
 
-def read_runs(job: Job) -> list[BatchRun]:
-    """Every run of a job that came to its end, oldest first.
+def generation_figures(generated: Generated, engine: EngineInfo | None) -> tuple[Figure, ...]:
+    """What every generation counts: tokens, and seconds of the engine at work and loading."""
+    return (
+        Figure(name="prompt_tokens", value=generated.prompt_tokens),
+        Figure(name="output_tokens", value=generated.output_tokens),
+        Figure(name="wall_s", value=generated.figures.wall_s if generated.figures else 0.0),
+        Figure(name="load_s", value=engine.load_s if engine else 0.0),
+    )
 
-    Raises:
-        BatchRecordError: a file is no such record.
-    """
-    return [_read(path) for path in sorted(reports_of(job).glob("*.json"))]
+
+def throughput(batch: Batch, generated: Generated) -> Mapping[str, float | None]:
+    """Rates of a run; empty where nothing was left to generate."""
+    figures, steps = generated.figures, generated.steps
+    if figures is None or not generated.outputs:
+        return {}
+    price = batch.job.reporting.price_per_hour
+    return {
+        "throughput_req_s": generated.outputs / figures.wall_s,
+        "throughput_tok_s": generated.output_tokens / figures.wall_s,
+        "time_per_batch_ms": steps.percentile(50),  # median of a scheduler step
+        "time_per_batch_p95_ms": steps.percentile(95),
+        "steps": steps.steps,
+        "running_mean": steps.running_mean,
+        "waiting_mean": steps.waiting_mean,
+        "preempted": figures.preempted,
+        "imbalance": figures.imbalance,  # the slowest replica's time over their mean: above 1, others were idle
+        "cost_per_1k_requests": 1000 * price * figures.wall_s / 3600 / generated.outputs if price else None,
+    }
 
 
-def _read(path: Path) -> BatchRun:
-    try:
-        return BatchRun.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise BatchRecordError(
-            f"{path} is not readable as the record of a run: {' '.join(str(error).split())[:200]}. "
-            "Put back what was there, or move it elsewhere"
-        ) from None
+def lossy_prefix(k0: int | None) -> str:
+    """What a sentence about a run begins with: nothing where the model's own routing was kept."""
+    return "" if k0 is None else f"{routing_name(k0)}: "
+
+
+def _curve(generated: Generated) -> list[list[float]]:
+    curve: list[list[float]] = generated.steps.curve().tolist()
+    return curve
+
+
+def _sentence(batch: Batch, delivered: Delivered, rates: Mapping[str, float | None]) -> str:
+    job = batch.job
+    sentence = f"{lossy_prefix(job.lossy_k0)}{job.name}: {len(batch.source)} outputs in the file's order"
+    if batch.checkpoint.resumed:
+        sentence += f", {batch.checkpoint.resumed} of them resumed"
+    if delivered.failed:
+        sentence += f", {delivered.failed} failed"
+    if rates:
+        method = batch.checkpoint.order.method
+        rate, tokens = rates["throughput_req_s"] or 0, rates["throughput_tok_s"] or 0
+        sentence += f"; {rate:.2f} req/s, {tokens:.0f} tok/s in {method} order"
+        if (imbalance := rates["imbalance"]) is not None:
+            sentence += f" on {job.engine.replicas} replicas, the slowest took {imbalance:.2f} times their mean"
+    return sentence
+
+
+def _lines(order_reason: str, delivered: Delivered, rates: Mapping[str, float | None], currency: str) -> list[str]:
+    lines = [f"order: {order_reason}"]
+    if rates:
+        median, p95 = rates["time_per_batch_ms"] or 0, rates["time_per_batch_p95_ms"] or 0
+        lines.append(f"time per batch: median {median:.1f} ms, p95 {p95:.1f} ms")
+        if (cost := rates["cost_per_1k_requests"]) is not None:
+            lines.append(f"cost: {cost:.4g} {currency} per thousand requests")
+    lines += [f"failed: {prompt_id}: {reason}" for prompt_id, reason in delivered.failures]
+    more = delivered.failed - len(delivered.failures)
+    return [*lines, *([f"failed: and {more} more"] if more > 0 else [])]

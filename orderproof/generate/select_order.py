@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -80,18 +79,11 @@ def select_stream_order(job: Job) -> tuple[WindowedOrder, str]:
     return WindowedOrder(spec.model_copy(update={"window": window}), _in_tokens(promotion.order)), why
 
 
-def spec_of(record: OrderRecord) -> OrderSpec:
-    """The spec that orders other prompts in the same way."""
-    fields: dict[str, Any] = {key: value for key, value in record.parameters.items() if key in OrderSpec.model_fields}
-    seed = next(iter(record.seeds.values()), 0)  # a way to order has one seed, under its own name
-    return OrderSpec.model_validate({**fields, "method": record.method, "seed": seed})
-
-
 def _restore_spec(job: Job, record: OrderRecord) -> OrderSpec:
-    """The same, and the routes that it needs are restored where they are missing."""
+    """The spec that orders other prompts in the same way; the routes that it needs are restored where missing."""
     if record.parameters.get("signal") in ROUTING_SIGNALS:
         route_artifacts.restore_routes(job)
-    return spec_of(record)
+    return record.spec()
 
 
 def _view(job: Job, source: PromptSource, record: OrderRecord, tokenizer: Tokenizer) -> PromptView:

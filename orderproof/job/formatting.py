@@ -1,9 +1,11 @@
-"""Gains and other signed shares as every text and log line shows them.
-
-Pages and the verdict's own sentences have a space before the percent sign and format their figures themselves.
-"""
+"""How shares and gains are written in every message, page and log line."""
 
 from __future__ import annotations
+
+
+def percentage(share: float) -> str:
+    """0.063 → `6.3%`."""
+    return f"{share:z.1%}"
 
 
 def signed(share: float) -> str:

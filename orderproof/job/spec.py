@@ -137,13 +137,13 @@ class ValiditySpec(_Strict):
 class MeasureSpec(_Strict):
     """The plan of a trial."""
 
-    metric: Literal["throughput_req_s", "throughput_tok_s"] = "throughput_req_s"
-    # blocks at which a verdict may be given; None: 5 and 10, or 10, 20 and 40 where the job's history is noisy
+    # blocks at which a verdict may be given; None: 2, 3, 5, 8 and 12, or up to 32 where the job's history asks for it
     looks: Looks | None = None
-    alpha: Annotated[float, Field(gt=0, le=0.1)] = 0.025  # one-sided, split evenly over the looks
+    alpha: Annotated[float, Field(gt=0, le=0.1)] = 0.025  # one-sided, of all looks together
     margin: Annotated[float, Field(ge=0)] = 0.01  # promote only when the gain is surely above it
     min_effect: Annotated[float, Field(gt=0)] = 0.03  # keep when the gain is surely below it
-    seed: Annotated[int, Field(ge=0)] = 0  # of shuffles and of the random sequence of arms
+    seed: Annotated[int, Field(ge=0)] = 0  # of coins and shuffles
+    budget_minutes: Annotated[float, Field(gt=0)] | None = None  # of measuring, then a trial ends; None: no limit
     prompts: Annotated[int, Field(ge=2)] | None = None  # how many to measure, in windows of the sorted order; None: all
     validity: ValiditySpec = ValiditySpec()
     scorer: Literal["exact", "contains", "numeric", "regex"] | None = None  # how outputs are compared with `reference`

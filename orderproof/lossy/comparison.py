@@ -1,9 +1,7 @@
-"""What a lossy routing would gain, and what it would cost in outputs: measured side by side, decided by nobody.
+"""Measure what a lossy routing would gain and how it would change outputs, next to the model's own routing.
 
-In: a job, its prompts, an order of them and a started `RoutingEngine`. Out: a `LossyReport`: of each arm its gain over
-shuffling, how many outputs it changes beside what reshuffling changes, and its scores. The routing is Opportunistic
-Expert Activation (arXiv 2511.02237): it gives tokens other experts than the model's own, so it is another model.
-Nothing here promotes.
+The routing is Opportunistic Expert Activation (arXiv 2511.02237). It gives tokens other experts than the model's own,
+so it is a different model. Nothing here is promoted.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from orderproof.engines.protocol import Failure, Output, Request
 from orderproof.engines.routing_engine import RoutingEngine
@@ -26,19 +25,18 @@ from orderproof.lossy.report import ARMS, LOSSY, SHUFFLED, SORTED, SORTED_LOSSY,
 from orderproof.lossy.routing import LossyError, refuse_k0
 from orderproof.measure.evaluate import is_vacuous
 from orderproof.measure.plan import measured_prompts, restrict
-from orderproof.measure.trial import randomize_arms
-from orderproof.measure.verdict import Rule, estimate
 from orderproof.orders.order import Order
 from orderproof.orders.registry import make_order
 from orderproof.orders.shuffle_test import shuffle_like
 from orderproof.outputs.output_change import compare
 from orderproof.outputs.passes import CANDIDATE, CONTROL, PassOutputs
+from orderproof.outputs.quantiles import t_quantile
 from orderproof.outputs.scorers import score
 from orderproof.prompts.tokenization import TokenizedPrompts
 
 WARM_UP_BATCHES = 4
 
-ArmProgress = Callable[[str, int, int], None]  # (arm, passes done, passes in all)
+ArmProgress = Callable[[str, int, int], None]  # (arm, finished passes, total passes)
 
 
 @dataclass(frozen=True)
@@ -58,27 +56,27 @@ def compare_lossy(
     blocks: int,
     progress: ArmProgress = lambda arm, done, total: None,
 ) -> LossyReport:
-    """Run every arm once in each block, in an order that a coin decides, all in one engine and eagerly.
+    """Run every arm once in each block, in random order, all in one engine in eager mode.
 
     Args:
-        chosen: of the sorted arms, over all prompts: `order_to_compare`.
-        k0: how many of a token's own experts it keeps for sure; fewer than the model's top_k.
+        chosen: the order of the sorted arms, over all prompts, from `order_to_compare`.
+        k0: how many of its own experts a token always keeps; less than the model's top_k.
         blocks: 5 to 40, as for a verdict.
 
     Raises:
-        LossyError: k0 that changes nothing or is none, or a request that the engine refused.
+        LossyError: k0 is not valid for the model, or the engine refused a request.
     """
     top_k = refuse_k0(model, k0)
     picked = measured_prompts(chosen.permutation, job.measure.prompts, job.engine.max_num_seqs)
-    few, candidate = prompts.take(picked), restrict(chosen, picked)
-    _run(job, few, candidate.permutation[: WARM_UP_BATCHES * job.engine.max_num_seqs], engine, None, "warm-up")
+    sample, candidate = prompts.take(picked), restrict(chosen, picked)
+    _run(job, sample, candidate.permutation[: WARM_UP_BATCHES * job.engine.max_num_seqs], engine, None, "warm-up")
     passes: list[_Pass] = []
     for block in range(1, blocks + 1):
-        shuffled = make_order(OrderSpec(method="shuffled", seed=job.measure.seed + block), few, chosen.dataset_md5)
-        for arm in randomize_arms(job.measure.seed, block, 0, ARMS):
+        shuffled = make_order(OrderSpec(method="shuffled", seed=job.measure.seed + block), sample, chosen.dataset_md5)
+        for arm in randomize_arms(job.measure.seed, block, ARMS):
             order = candidate if arm in (SORTED, SORTED_LOSSY) else shuffled
             lossy = k0 if arm in (LOSSY, SORTED_LOSSY) else None
-            passes.append(_run(job, few, order.permutation, engine, lossy, arm, f"b{block:02d}"))
+            passes.append(_run(job, sample, order.permutation, engine, lossy, arm, f"b{block:02d}"))
             progress(arm, len(passes), blocks * len(ARMS))
     return LossyReport(
         job=job.name,
@@ -87,14 +85,14 @@ def compare_lossy(
         order=chosen.record(),
         dataset_md5=chosen.dataset_md5,
         scorer=job.measure.scorer,
-        asked=output_key(job, model),
+        output_key=output_key(job, model),
         engine=engine.info.kind,
         file_like_shuffle=shuffle_like(np.arange(len(prompts)), prompts)[0],
-        prompts=len(few),
+        prompts=len(sample),
         blocks=blocks,
         toy=model.toy,
         arms=tuple(_result(job, passes, arm, candidate) for arm in ARMS[1:]),
-        throughput_req_s=float(np.mean([one.rate for one in passes if one.arm == SHUFFLED])),
+        throughput_req_s=float(np.mean([item.rate for item in passes if item.arm == SHUFFLED])),
         created_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     )
 
@@ -114,13 +112,16 @@ def _run(
         figures = engine.run(requests, job.sampling, answers.append)
     for answer in answers:
         if isinstance(answer, Failure):
-            raise LossyError(f"prompt {prompts.ids[answer.number]!r} was refused, so no pass is whole: {answer.reason}")
+            raise LossyError(
+                f"the engine refused prompt {prompts.ids[answer.number]!r}, so the pass is incomplete: {answer.reason}"
+            )
     outputs = [answer for answer in answers if isinstance(answer, Output)]
     table = pa.table(
         {
             "prompt_id": [prompts.ids[output.number] for output in outputs],
             "token_ids": pa.array(
-                [[t for one in output.completions for t in one.token_ids] for output in outputs], pa.list_(pa.int32())
+                [[token for completion in output.completions for token in completion.token_ids] for output in outputs],
+                pa.list_(pa.int32()),
             ),
             "score": pa.array([_score(job, prompts, output) for output in outputs], pa.float64()),
         }
@@ -133,26 +134,38 @@ def _score(job: Job, prompts: TokenizedPrompts, output: Output) -> float | None:
     scorer, reference = job.measure.scorer, prompts.references[output.number]
     if scorer is None or reference is None:
         return None
-    return float(np.mean([score(scorer, one.text, reference) for one in output.completions]))
+    return float(np.mean([score(scorer, completion.text, reference) for completion in output.completions]))
 
 
 def _result(job: Job, passes: Sequence[_Pass], arm: str, candidate: Order) -> ArmResult:
-    """Gain and outputs of one arm against the shuffled one."""
-    control, own = ([one for one in passes if one.arm == name] for name in (SHUFFLED, arm))
-    ratios = np.log([b.rate / a.rate for a, b in zip(control, own, strict=True)])
-    seen = estimate(ratios, Rule(looks=(len(ratios),)))
-    named: Mapping[str, str] = {SHUFFLED: CONTROL, arm: CANDIDATE}
+    """Gain and changed outputs of one arm against the shuffled arm."""
+    control, own = ([item for item in passes if item.arm == name] for name in (SHUFFLED, arm))
+    ratios = np.log([after.rate / before.rate for before, after in zip(control, own, strict=True)])
+    low, mean, high = _mean_with_interval(ratios)
+    roles: Mapping[str, str] = {SHUFFLED: CONTROL, arm: CANDIDATE}
     renamed = [
-        PassOutputs(one.outputs.pass_id, named[one.arm], one.outputs.digests, one.outputs.scores)
-        for one in passes
-        if one.arm in named
+        PassOutputs(item.outputs.pass_id, roles[item.arm], item.outputs.digests, item.outputs.scores)
+        for item in passes
+        if item.arm in roles
     ]
     outputs = compare(renamed, candidate.inverse(), job.engine.max_num_seqs, vacuous=is_vacuous(job.sampling))
     return ArmResult(
         arm=arm,
-        throughput_req_s=float(np.mean([one.rate for one in own])),
-        gain=math.expm1(seen.mean),
-        gain_low=math.expm1(seen.low),
-        gain_high=math.expm1(seen.high),
+        throughput_req_s=float(np.mean([item.rate for item in own])),
+        gain=math.expm1(mean),
+        gain_low=math.expm1(low),
+        gain_high=math.expm1(high),
         outputs=outputs,
     )
+
+
+def randomize_arms(seed: int, block: int, arms: Sequence[str]) -> list[str]:
+    """The arms in a uniformly drawn order, independent for every block: a fixed order would read drift as gain."""
+    return [arms[k] for k in np.random.default_rng([seed, block, 0]).permutation(len(arms))]
+
+
+def _mean_with_interval(ratios: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Lower bound, mean and upper bound of one value per block: Student's t, two-sided 95 %."""
+    reach = t_quantile(0.975, len(ratios) - 1) * float(ratios.std(ddof=1)) / math.sqrt(len(ratios))
+    mean = float(ratios.mean())
+    return mean - reach, mean, mean + reach

@@ -1,8 +1,4 @@
-"""The order that a lossy routing is measured in, and used in: the promoted one, where one is.
-
-In: a job, its prompts and their md5. Out: an order, or a `LossyError` where the promoted one is of other prompts. Knows
-nothing of engines or scores.
-"""
+"""The order in which a lossy routing is measured and used: the promoted one if there is one."""
 
 from __future__ import annotations
 
@@ -18,11 +14,10 @@ from orderproof.signals.served_model import ServedModel
 
 
 def promoted_for(job: Job, dataset_md5: str) -> OrderRecord | None:
-    """The promoted order; None: none is.
+    """The promoted order; None if no order is promoted.
 
     Raises:
-        LossyError: it was promoted for another version of the prompts. Applied to these it is an order that no trial
-            has measured, and maybe one that is not made before the prompts are sent.
+        LossyError: it was promoted for another version of the prompts, so no trial measured it on these.
         PromotionError: the promotion's record cannot be read.
     """
     promotion = read_promotion(job)
@@ -30,18 +25,18 @@ def promoted_for(job: Job, dataset_md5: str) -> OrderRecord | None:
         return None
     if promotion.order.dataset_md5 != dataset_md5:
         raise LossyError(
-            f"the promoted order is of another version of {job.prompts}, and a lossy routing goes with an order of "
-            f"these very prompts: `orderproof measure {job.name}`, or `orderproof demote {job.name}`"
+            f"the promoted order is for another version of {job.prompts}, and a lossy routing needs an order of the "
+            f"current prompts. Run `orderproof measure {job.name}` or `orderproof demote {job.name}`"
         )
     return promotion.order
 
 
 def order_to_compare(job: Job, prompts: TokenizedPrompts, dataset_md5: str) -> Order:
-    """The promoted order, since it is what runs, whatever params.yaml asks now; the job's candidate where none is.
+    """The promoted order, because `generate` uses it; the candidate order of params.yaml if none is promoted.
 
     Raises:
         LossyError, PromotionError: as `promoted_for`.
-        OrderError: the order cannot be read or made.
+        OrderError: the order cannot be read or computed.
     """
     if promoted_for(job, dataset_md5):
         return current_order(job, dataset_md5, prompts.ids)

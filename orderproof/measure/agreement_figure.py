@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.measure.evaluate import pass_outputs
-from orderproof.measure.trial_store import Manifest, Trial
+from orderproof.measure.trial_records import Manifest
+from orderproof.measure.trial_store import Trial
 from orderproof.outputs.passes import CANDIDATE, CONTROL, SHUFFLED, agreement_matrix
 from orderproof.runs.style import COLOURS, WIDTH_IN, new_figure, title_above
 

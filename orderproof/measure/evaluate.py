@@ -1,69 +1,173 @@
 """From a trial's folder to its verdict: the one path, used at every look and offline alike.
 
-In: a `Trial`. Out: a `Verdict`, or None while blocks are still to come. Starts no engine and asks no tracker; the same
-folder gives the same verdict, bit for bit.
+The same folder gives the same verdict, bit for bit.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from orderproof.job.hashing import ids_sha256
-from orderproof.measure.trial_store import Block, EvidenceError, Manifest, Pass, Trial
-from orderproof.measure.verdict import Verdict, decide
+from orderproof.measure.estimator import SliceTable
+from orderproof.measure.parts import prefix_gain
+from orderproof.measure.slice_design import lay_out_block, shuffle_of_block
+from orderproof.measure.trial_records import Manifest, SliceRecord
+from orderproof.measure.trial_store import Block, EvidenceError, Trial
+from orderproof.measure.verdict import Evidence, Noise, Verdict, decide, noise_between
 from orderproof.orders.order import Order
-from orderproof.orders.shuffled import shuffle
 from orderproof.outputs.divergence import first_divergence
 from orderproof.outputs.output_change import OutputChange, compare
-from orderproof.outputs.passes import CANDIDATE, CONTROL, PassOutputs, rows_in_file_order
+from orderproof.outputs.passes import CANDIDATE, CONTROL, SHUFFLED, PassOutputs, rows_in_file_order
 
 
 def judge(trial: Trial) -> Verdict | None:
-    """The verdict of the blocks recorded so far.
+    """The verdict of the blocks recorded so far; None: a look is ahead.
 
     Raises:
-        EvidenceError: a recorded pass is not what was registered (its order, its prompts), its rates are not its
-            figures', or it has no tokens.
+        EvidenceError: a recorded slice is not what was registered (its order, its coin), or has no tokens.
     """
-    spoilt = _spoilt_block(trial)
-    blocks = trial.blocks()
-    rule = trial.manifest.rule
-    if not spoilt and len(blocks) not in rule.looks:
+    failing = _failing_block(trial)
+    blocks, rule = trial.blocks(), trial.manifest.rule
+    out_of_time = is_out_of_time(trial)
+    if not failing and not out_of_time and len(blocks) not in rule.looks:
         return None
     refuse_unregistered(trial)
-    ratios = [log_ratio(block, rule.metric) for block in blocks]
-    return decide(ratios, rule, compare_outputs(trial, blocks) if blocks and not spoilt else None, invalid=spoilt)
+    outputs = compare_outputs(trial, blocks) if blocks and not failing else None
+    evidence = evidence_of(trial) if blocks else None
+    noise = control_noise(trial) if len(blocks) >= 2 else None
+    return decide(evidence, rule, outputs, noise=noise, invalid=failing, out_of_time=out_of_time)
+
+
+def is_out_of_time(trial: Trial) -> bool:
+    """Whether the registered budget of time leaves no room for the blocks up to the next look."""
+    blocks, rule = trial.blocks(), trial.manifest.rule
+    if rule.budget_s is None or not blocks:
+        return False
+    spent = sum(block.passes[CONTROL].block_s for block in blocks)
+    ahead = next((look - len(blocks) for look in rule.looks if look > len(blocks)), 0)
+    return spent + ahead * spent / len(blocks) > rule.budget_s
+
+
+def evidence_of(trial: Trial) -> Evidence:
+    """The complete blocks as numbers."""
+    fed = trial.manifest.slices.kind == "fed"
+    parts = [part for block in trial.blocks() for (arm, _), part in block.slices.items() if arm != SHUFFLED]
+    foreign = 0.0
+    if fed:
+        for arm in (CANDIDATE, CONTROL):
+            own = [part for part in parts if part.arm == arm]
+            tokens = sum(part.window_output_tokens for part in own)
+            foreign += sum(part.foreign_tokens for part in own) / tokens if tokens else 0.0
+    lengths = lengths_of(trial) if fed else None
+    return Evidence(table_of(trial), lengths, prefix_gain(trial), min(foreign, 0.99))
+
+
+def table_of(trial: Trial) -> SliceTable:
+    """Seconds and work of the complete blocks' pairs, by block and stratum."""
+    cost = trial.manifest.slices.warm_up.prefill_cost
+    clean = trial.manifest.slices.kind == "clean"
+
+    def work(part: SliceRecord) -> float:
+        return part.requests if clean else part.window_output_tokens + cost * part.window_prompt_tokens
+
+    def first(part: SliceRecord) -> float:
+        return 1.0 if part.turn == 0 else -1.0
+
+    candidate, control = ([_of_arm(block, arm) for block in trial.blocks()] for arm in (CANDIDATE, CONTROL))
+    return SliceTable(
+        _array(candidate, lambda part: part.seconds),
+        _array(control, lambda part: part.seconds),
+        _array(candidate, work),
+        _array(control, work),
+        _array(candidate, first),
+    )
+
+
+def lengths_of(trial: Trial) -> SliceTable:
+    """Generated tokens of whole slices in the times' place, requests as work."""
+    candidate, control = ([_of_arm(block, arm) for block in trial.blocks()] for arm in (CANDIDATE, CONTROL))
+    tokens = _array(candidate, lambda part: part.output_tokens)
+    return SliceTable(
+        tokens,
+        _array(control, lambda part: part.output_tokens),
+        _array(candidate, lambda part: part.requests),
+        _array(control, lambda part: part.requests),
+        np.ones_like(tokens),
+    )
+
+
+def control_noise(trial: Trial) -> Noise | None:
+    """The machine's own noise: slices of shuffles against each other, in pairs of neighbours in time."""
+    arm = SHUFFLED if SHUFFLED in trial.manifest.arms else CONTROL
+    cost = trial.manifest.slices.warm_up.prefill_cost
+    clean = trial.manifest.slices.kind == "clean"
+    pairs = trial.manifest.slices.strata // 2
+    rows = []  # [blocks][pairs][the five columns of a table]
+    for block in trial.blocks():
+        parts = sorted(_of_arm(block, arm), key=lambda part: part.start_s)[: 2 * pairs]
+        work = [p.requests if clean else p.window_output_tokens + cost * p.window_prompt_tokens for p in parts]
+        coins = np.random.default_rng([trial.manifest.coin_seed, block.number, 1]).permutation(np.arange(pairs) % 2)
+        row = []
+        for pair, coin in enumerate(coins.tolist()):
+            one, other = 2 * pair + coin, 2 * pair + 1 - coin
+            row.append((parts[one].seconds, parts[other].seconds, work[one], work[other], 1.0 - 2 * coin))
+        rows.append(row)
+    columns = np.moveaxis(np.array(rows, np.float64), -1, 0)
+    table = SliceTable(columns[0], columns[1], columns[2], columns[3], columns[4])
+    return noise_between(table, trial.manifest.rule) if table.measurable else None
+
+
+def _of_arm(block: Block, arm: str) -> list[SliceRecord]:
+    return [part for (name, _), part in sorted(block.slices.items()) if name == arm]
+
+
+def _array(blocks: Sequence[Sequence[SliceRecord]], value: Callable[[SliceRecord], float]) -> NDArray[np.float64]:
+    return np.array([[float(value(part)) for part in block] for block in blocks], np.float64)
 
 
 def refuse_unregistered(trial: Trial) -> None:
-    """Hold every pass against the plan and against its own figures.
+    """Hold every slice of the complete blocks against the plan.
 
     Raises:
-        EvidenceError: an order that was not registered for its arm and block, or a rate that is not count over time.
+        EvidenceError: a slice is missing, or was not sent in the order, at the place or after the coin registered.
     """
-    for timed in (timed for timed in trial.passes if timed.block):
-        where, planned = f"{trial.folder}: pass {timed.pass_id}", trial.manifest
-        if timed.arm not in planned.arms or not 0 < timed.block <= len(planned.shuffle_seeds):
-            raise EvidenceError(f"{where} is of no arm or no block of the plan")
-        if not _sent_as_registered(planned, timed):
-            raise EvidenceError(f"{where} was not sent in the order that was registered for {timed.arm}")
-        rates = (timed.throughput_req_s, timed.throughput_tok_s)
-        if timed.wall_s <= 0 or rates != (timed.requests / timed.wall_s, timed.output_tokens / timed.wall_s):
-            raise EvidenceError(f"{where} has rates that are not its requests and tokens over its seconds")
+    planned = trial.manifest
+    for block in trial.blocks():
+        expected = _registered_slices(planned, block.number)
+        if set(block.slices) != set(expected):
+            raise EvidenceError(f"{trial.folder}: block {block.number} has not one slice of each arm and stratum")
+        for key, part in block.slices.items():
+            where = f"{trial.folder}: block {block.number}, {part.arm} slice of stratum {part.stratum}"
+            if part.order_sha256 != _registered_order(planned, part):
+                raise EvidenceError(f"{where} was not sent in the order that was registered")
+            first, turn = expected[key]
+            if part.first != first or (part.attempt == 0 and part.turn != turn):
+                raise EvidenceError(f"{where} was not sent where the plan's seed puts it")
 
 
-def _sent_as_registered(planned: Manifest, timed: Pass) -> bool:
-    fixed = {CANDIDATE: planned.candidate, CONTROL: planned.control}.get(timed.arm)
+def _registered_slices(planned: Manifest, block: int) -> dict[tuple[str, int], tuple[int, int]]:
+    """By arm and stratum, the place of the first prompt in the arm's order, and the turn in its pair."""
+    anything = np.arange(planned.prompts_measured)
+    layout = lay_out_block(
+        planned.slices.sizes,
+        anything,
+        anything if planned.control else None,
+        third_arm=SHUFFLED in planned.arms,
+        seeds=(planned.coin_seed, block),
+    )
+    return {(part.arm, part.stratum): (part.first, part.turn) for part in layout}
+
+
+def _registered_order(planned: Manifest, part: SliceRecord) -> str:
+    fixed = {CANDIDATE: planned.candidate, CONTROL: planned.control}.get(part.arm)
     if fixed:
-        return timed.order_sha256 == fixed.sha256
-    seed = planned.shuffle_seeds[timed.block - 1]
-    shuffled = Order(shuffle(planned.prompts_measured, seed), "shuffled")
-    return (timed.seed, timed.order_sha256) == (seed, shuffled.sha256)
+        return fixed.sha256
+    return Order(shuffle_of_block(planned.prompts_measured, (planned.coin_seed, part.block)), "shuffled").sha256
 
 
 def is_vacuous(sampling: Mapping[str, Any]) -> bool:
@@ -75,21 +179,17 @@ def is_vacuous(sampling: Mapping[str, Any]) -> bool:
     return (1.0 if temperature is None else float(temperature)) >= 1.0 and sampling.get("seed") is None
 
 
-def log_ratio(block: Block, metric: str) -> float:
-    """ln(rate_candidate / rate_control); NaN where a rate is zero."""
-    candidate, control = (getattr(block.passes[arm], metric) for arm in (CANDIDATE, CONTROL))
-    return math.log(candidate / control) if candidate > 0 and control > 0 else math.nan
-
-
-def _spoilt_block(trial: Trial) -> str | None:
-    """Why the trial is invalid: a block whose every permitted attempt was."""
-    permitted = 1 + int(trial.manifest.validity["repeats"])
-    counted = {block.number for block in trial.blocks()}
-    for number, attempts in trial.block_attempts().items():
-        whole = [attempt for attempt in attempts if len(attempt) == len(trial.manifest.arms)]
-        if number not in counted and len(whole) >= permitted:
-            reasons = dict.fromkeys(reason for attempt in whole for timed in attempt for reason in timed.invalid)
-            return f"block {number} stayed invalid in {len(whole)} attempts: {'; '.join(reasons)}"
+def _failing_block(trial: Trial) -> str | None:
+    """Why the newest block never became complete: requests that failed in every attempt."""
+    if not trial.slices:
+        return None
+    number, run = trial.slices[-1].block, trial.slices[-1].run
+    last = {(part.arm, part.stratum): part for part in trial.attempt_slices(number, run)}
+    bad = [part for part in last.values() if part.failed or part.cut_short]
+    tries = 1 + int(trial.manifest.validity["repeats"])
+    if any(part.attempt + 1 == tries for part in bad):
+        reasons = sorted({reason for part in bad for reason in part.repeat})
+        return f"block {number} stayed incomplete in {tries} attempts: {'; '.join(reasons)}"
     return None
 
 
@@ -102,7 +202,7 @@ def compare_outputs(trial: Trial, blocks: list[Block]) -> OutputChange:
         int(trial.manifest.engine["max_num_seqs"]),
         vacuous=is_vacuous(trial.manifest.sampling),
         first_divergence=first_divergence(
-            passes, ids, lambda pass_id: trial.tokens(pass_id, ["prompt_id", "token_ids"])
+            passes, ids, lambda pass_id: trial.tokens(pass_id, ["prompt_id", "sample", "token_ids"])
         ),
     )
 
@@ -121,8 +221,8 @@ def pass_outputs(trial: Trial, blocks: list[Block]) -> tuple[list[PassOutputs], 
     timed_passes = [timed for timed in trial.passes if timed.pass_id in counted]
     if not timed_passes:
         raise EvidenceError(f"{trial.folder}: no block counts, so there is nothing to compare")
-    columns = ["prompt_id", "token_ids", "score", "position"]
-    ids = sorted(trial.tokens(timed_passes[0].pass_id, ["prompt_id"])["prompt_id"].to_pylist())
+    columns = ["prompt_id", "sample", "token_ids", "score", "position"]
+    ids = sorted(set(trial.tokens(timed_passes[0].pass_id, ["prompt_id"])["prompt_id"].to_pylist()))
     if ids_sha256(ids) != trial.manifest.measured_sha256:
         raise EvidenceError(f"{trial.folder}: {timed_passes[0].pass_id} is not of the prompts that were registered")
     passes, position = [], np.arange(len(ids))
@@ -130,5 +230,6 @@ def pass_outputs(trial: Trial, blocks: list[Block]) -> tuple[list[PassOutputs], 
         table = trial.tokens(timed.pass_id, columns)
         passes.append(PassOutputs.from_tokens(timed.pass_id, timed.arm, table, ids))
         if timed.arm == CANDIDATE:
-            position = table["position"].to_numpy()[rows_in_file_order(timed.pass_id, table, ids)]
+            one_each = table.filter(pc.equal(table["sample"], 0))
+            position = one_each["position"].to_numpy()[rows_in_file_order(timed.pass_id, one_each, ids)]
     return passes, ids, position

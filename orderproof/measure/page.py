@@ -6,31 +6,34 @@ Knows nothing of trackers and decides nothing. Works for any verdict, also where
 
 from __future__ import annotations
 
-import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from orderproof.job.files import write_atomically
 from orderproof.job.spec import Job
+from orderproof.measure.breakdown import gain_in_slow_and_fast_pairs, gains_by_group
+from orderproof.measure.evaluate import table_of
 from orderproof.measure.figures import arm_label
-from orderproof.measure.trial_store import Manifest, Pass, Trial
+from orderproof.measure.parts import gain_parts
+from orderproof.measure.trial_records import Manifest, Pass
+from orderproof.measure.trial_store import Trial
 from orderproof.measure.verdict import Verdict
 from orderproof.outputs.divergence import DifferentOutputs, most_different
 from orderproof.outputs.passes import CANDIDATE, CONTROL, SHUFFLED
+from orderproof.runs.page import data_uri, render
+from orderproof.runs.page_filters import percent
 from orderproof.runs.style import COLOURS
 
 PICTURES = {
-    "gain": "Gain of every block with the interval of the mean, the margin, the minimum and the detectable effect",
-    "throughput": "Throughput of every pass by block and arm, in the order in which they ran, discards included",
+    "gain": "Gain of every pair of slices by cluster, its interval, margin, minimum effect and detectable gain",
+    "throughput": "Throughput of every slice of both arms over the trial's time",
     "agreement": "Share of equal outputs for every pair of passes, ordered by arm",
     "step_time": "Median time of a step over a pass, per arm",
 }
-NO_BREAK = "\u00a0"  # between a number and its unit
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,8 @@ class ArmFigures:
     running: float  # sequences per step
     prompt_tokens: float  # per request
     output_tokens: float  # per request
-    prefix_hit_rate: float | None  # None: the cache was never asked
-    preempted: float
+    prefix_hit_rate: float | None  # None: there is no cache
+    preempted: float | None  # None: the arms share runs
     admission_inversions: float
 
 
@@ -69,38 +72,20 @@ class Savings:
         return seconds * self.price_per_s
 
 
-def write_page(job: Job, trial: Trial, verdict: Verdict | None, folder: Path) -> Path:
-    """Write folder/verdict.html with the pictures that lie in `folder`, and return its path.
+def verdict_page(job: Job, trial: Trial, verdict: Verdict | None, folder: Path) -> str:
+    """The verdict page as HTML, with the pictures in `folder`.
 
     Args:
-        verdict: None while blocks are still to come.
+        verdict: None while blocks are still missing.
     """
-    page = folder / "verdict.html"
-    write_atomically(page, render("verdict.html.j2", _facts(job, trial, verdict, folder)))
-    return page
-
-
-def render(template: str, facts: Mapping[str, Any]) -> str:
-    """A page of this folder's templates, in the style that they share; every value is escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    pages = Environment(
-        loader=PackageLoader("orderproof.runs", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    written = (percent, points, number, duration, limit, amount)
-    pages.filters |= {function.__name__: function for function in written} | {"text": _text}
-    return pages.get_template(template).render(facts)
+    return render("verdict.html.j2", _facts(job, trial, verdict, folder))
 
 
 def _facts(job: Job, trial: Trial, verdict: Verdict | None, folder: Path) -> dict[str, Any]:
     """Everything that the template names."""
     plan = trial.manifest
     pictures = {name: folder / f"{name}.png" for name in PICTURES}
-    discarded = {timed.pass_id for timed in trial.discarded()}
+    table = table_of(trial) if len(trial.blocks()) > 1 else None
     return {
         "job": job,
         "plan": plan,
@@ -112,8 +97,12 @@ def _facts(job: Job, trial: Trial, verdict: Verdict | None, folder: Path) -> dic
         "pictures": {name: data_uri(path) for name, path in pictures.items() if path.exists()},
         "alt": PICTURES,
         "blocks": len(trial.blocks()),
-        "discards": _discards(trial),
-        "passes": [(timed, _state(timed, discarded)) for timed in trial.passes],
+        "repeated": trial.repeated(),
+        "throttled_pairs": sum(timed.throttled_pairs for timed in trial.passes),
+        "passes": trial.passes,
+        "clusters": gains_by_group(table, plan.slices.labels) if table else [],
+        "slow_and_fast": gain_in_slow_and_fast_pairs(table) if table else None,
+        "parts": gain_parts(trial),
         "different": _most_different(trial) if job.reporting.log_text else (),
         "not_measured": not_measured(trial, verdict),
         "floor": SHUFFLED if SHUFFLED in plan.arms else CONTROL,
@@ -125,7 +114,7 @@ def headline(plan: Manifest, verdict: Verdict | None) -> str:
     """The verdict in one sentence."""
     order = f"{plan.candidate.method} order"
     gain = _with_interval(verdict)
-    small = verdict is not None and verdict.gain_upper95 is not None and verdict.gain_upper95 < plan.rule.min_effect
+    small = verdict is not None and verdict.gain_upper is not None and verdict.gain_upper < plan.rule.min_effect
     if verdict is None:
         return f"Not finished: a verdict on {order} needs {plan.rule.looks[0]} blocks or more."
     return {
@@ -156,7 +145,7 @@ def _figures_of(plan: Manifest, arm: str, passes: Sequence[Pass]) -> ArmFigures:
     def mean(name: str) -> float:
         return float(np.mean([getattr(timed, name) for timed in passes]))
 
-    requests, queries = mean("requests"), mean("prefix_queries")
+    requests, prompt_tokens = mean("requests"), mean("prompt_tokens")
     return ArmFigures(
         arm=arm,
         label=arm_label(plan, arm),
@@ -168,10 +157,10 @@ def _figures_of(plan: Manifest, arm: str, passes: Sequence[Pass]) -> ArmFigures:
         time_per_batch_ms=mean("time_per_batch_ms"),
         time_per_batch_p95_ms=mean("time_per_batch_p95_ms"),
         running=mean("running_mean"),
-        prompt_tokens=mean("prompt_tokens") / max(requests, 1),
+        prompt_tokens=prompt_tokens / max(requests, 1),
         output_tokens=mean("output_tokens") / max(requests, 1),
-        prefix_hit_rate=mean("prefix_hits") / queries if queries else None,
-        preempted=mean("preempted"),
+        prefix_hit_rate=mean("cached_tokens") / prompt_tokens if plan.slices.salted and prompt_tokens else None,
+        preempted=None if any(timed.preempted is None for timed in passes) else mean("preempted"),
         admission_inversions=mean("admission_inversions"),
     )
 
@@ -192,8 +181,8 @@ def savings(job: Job, trial: Trial, verdict: Verdict | None) -> Savings | None:
 def not_measured(trial: Trial, verdict: Verdict | None) -> list[str]:
     """What a reader might take this trial to show and it does not."""
     plan = trial.manifest
-    if not trial.passes:
-        return ["Anything: no pass was made."]
+    if not trial.slices:
+        return ["Anything: no slice was run."]
     gaps = []
     if plan.prompts_measured < plan.prompts_total:
         left = plan.prompts_total - plan.prompts_measured
@@ -214,84 +203,14 @@ def not_measured(trial: Trial, verdict: Verdict | None) -> list[str]:
     return gaps
 
 
-def _discards(trial: Trial) -> list[tuple[int, int, list[Pass]]]:
-    """(block, attempt, passes) of every attempt that does not count."""
-    lost = {timed.pass_id for timed in trial.discarded()}
-    attempts = [(number, attempt) for number, tries in trial.block_attempts().items() for attempt in tries]
-    return [(number, passes[0].attempt, passes) for number, passes in attempts if passes[0].pass_id in lost]
-
-
-def _state(timed: Pass, discarded: set[str]) -> str:
-    if timed.block == 0:
-        return "warm-up"
-    return "discarded" if timed.pass_id in discarded else "counted"
-
-
 def _most_different(trial: Trial) -> tuple[DifferentOutputs, ...]:
     """The least alike outputs of the first block that counts. They are the prompts' owners' text: only on request."""
     for block in trial.blocks()[:1]:
-        columns = ["prompt_id", "token_ids", "text"]
+        columns = ["prompt_id", "sample", "token_ids", "text"]
         control, candidate = (trial.tokens(block.passes[arm].pass_id, columns) for arm in (CONTROL, CANDIDATE))
-        return most_different(control, candidate, sorted(control["prompt_id"].to_pylist()))
+        return most_different(control, candidate, sorted(set(control["prompt_id"].to_pylist())))
     return ()
-
-
-def data_uri(picture: Path) -> str:
-    return "data:image/png;base64," + base64.b64encode(picture.read_bytes()).decode()
 
 
 def _geometric_mean(rates: Sequence[float]) -> float:
     return math.exp(float(np.mean(np.log(rates))))
-
-
-def percent(fraction: float | None, digits: int = 1, signed: bool = False) -> str:
-    """0.063 → `6.3 %`."""
-    return "–" if fraction is None else f"{100 * fraction:{'+' if signed else ''}z.{digits}f}{NO_BREAK}%"
-
-
-def points(fraction: float | None, signed: bool = True) -> str:
-    """0.008 → `+0.8 points`."""
-    return "–" if fraction is None else f"{100 * fraction:{'+' if signed else ''}z.1f}{NO_BREAK}points"
-
-
-def number(value: float | None) -> str:
-    """About four significant digits without an exponent: 7.76, 12.34, 1,234."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    if value == 0:
-        return "0"
-    magnitude = math.floor(math.log10(abs(value)))
-    return f"{value:,.{max(0, 2 - magnitude if magnitude < 0 else 3 - max(magnitude, 1))}f}"
-
-
-def duration(seconds: float) -> str:
-    """3.2 s, 12 min, 2 h 14 min: two units at most. A negative one is time lost."""
-    sign, seconds = ("−" if seconds < 0 else ""), abs(seconds)
-    if seconds < 120:
-        return f"{sign}{seconds:.1f}{NO_BREAK}s"
-    minutes = round(seconds / 60)
-    if minutes < 120:
-        return f"{sign}{minutes}{NO_BREAK}min"
-    return f"{sign}{minutes // 60:,}{NO_BREAK}h {minutes % 60}{NO_BREAK}min"
-
-
-def limit(fraction: float) -> str:
-    """A registered fraction as it was written: 0.01 → `1 %`, 0.0125 → `1.25 %`."""
-    return f"{100 * fraction:.6g}{NO_BREAK}%"
-
-
-def amount(money: float, currency: str) -> str:
-    """12.50 USD; below one unit, three significant digits: 0.00314 USD."""
-    digits = 2 if abs(money) >= 1 or money == 0 else 2 - math.floor(math.log10(abs(money)))
-    return f"{money:,.{digits}f}{NO_BREAK}{currency}"
-
-
-def _text(value: Any) -> str:
-    """A setting as a reader would write it."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_text(inner)}" for key, inner in value.items()) or "none"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_text, value)) or "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)

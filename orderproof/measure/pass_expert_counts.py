@@ -9,11 +9,12 @@ place.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 
 from orderproof.job.errors import OrderproofError
 from orderproof.job.spec import BATCHED_TOKENS, Job
-from orderproof.measure.trial_store import Trial, samples_of
+from orderproof.measure.trial_store import Trial
 from orderproof.routing.routes import Routes
 from orderproof.routing.simulate import EngineShape, simulate_captured
 
@@ -47,12 +48,9 @@ def _of_passes(trial: Trial, routes: Routes) -> dict[str, float]:
     for timed in trial.passes:
         key = f"{timed.order_sha256} {timed.requests}"
         if key not in known:
-            sent = trial.tokens(timed.pass_id, columns=["prompt_id", "finish_reason"]).to_pylist()
-            samples = {
-                routes.place[row["prompt_id"]]: samples_of(row["finish_reason"])
-                for row in sent
-                if row["prompt_id"] in routes.place
-            }
+            sent = trial.tokens(timed.pass_id, columns=["prompt_id"])["prompt_id"].to_pylist()
+            counts = Counter(sent)  # samples of each prompt, in the order of sending
+            samples = {routes.place[name]: count for name, count in counts.items() if name in routes.place}
             known[key] = simulate_captured(routes, samples, setting, samples).experts_per_layer if samples else None
         figure = known[key]
         if figure is not None:

@@ -1,7 +1,6 @@
-"""The plan of a trial: which arms, which prompts, which seeds, how many blocks; or why there is nothing to measure.
+"""The plan of a trial: which arms, which prompts, which slices, how many blocks; or why there is nothing to measure.
 
-In: a `Job`, its validated prompts, the order it runs in today and the trials that it had. Out: a `Plan`, whose
-`manifest()` is registered before the first pass. Starts no engine; spends no accelerator time.
+A plan starts no engine. Its `manifest()` is registered before the first slice, once the engine has warmed up.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ import hashlib
 import logging
 import platform
 import secrets
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -20,14 +20,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.engines.protocol import EngineInfo
-from orderproof.forecast.stored_prediction import StoredPrediction
 from orderproof.job.hashing import canonical_json, ids_sha256
 from orderproof.job.model import ModelFacts
 from orderproof.job.spec import SECTIONS_BESIDE_JOBS, UNMEASURED_KEYS, Job, OrderSpec
-from orderproof.measure.preflight import foretold_refusal, structural_refusal
-from orderproof.measure.trial_history import attempts, detectable_excess_before, noise_sd
-from orderproof.measure.trial_store import History, Manifest
-from orderproof.measure.verdict import Rule, detectable_gain
+from orderproof.measure.predicted_gain import PredictedGain
+from orderproof.measure.preflight import prediction_refusal, structural_refusal
+from orderproof.measure.slice_design import (
+    WASHOUT_BATCHES,
+    Kind,
+    batches_per_slice,
+    fewest_prompts,
+    slice_sizes,
+)
+from orderproof.measure.trial_history import (
+    Noise,
+    attempts,
+    detectable_excess_before,
+    noise_before,
+    stopped_trial,
+)
+from orderproof.measure.trial_records import Manifest, SliceDesign, WarmUp
+from orderproof.measure.trial_store import History, Trial
+from orderproof.measure.verdict import Rule
 from orderproof.orders.order import Order
 from orderproof.orders.registry import make_order
 from orderproof.orders.shuffle_test import shuffle_like
@@ -36,8 +50,9 @@ from orderproof.outputs.passes import CANDIDATE, CONTROL, SHUFFLED
 from orderproof.prompts.tokenization import TokenizedPrompts
 from orderproof.signals.served_model import ServedModel
 
-QUIET_LOOKS, NOISY_LOOKS = (5, 10), (10, 20, 40)
-NOISY_SD = 0.04  # of a block's log ratio: above it, ten blocks see only gains of more than about 6 %
+SHORT_LOOKS, LONG_LOOKS = (2, 3, 5, 8, 12), (2, 4, 8, 16, 32)
+# Sampling that may end an answer before `max_tokens`, beside the model's own end.
+ENDS_EARLY = ("stop", "stop_token_ids", "structured_outputs", "repetition_detection")
 RUN_BATCHES = 8  # length of the runs of neighbours in a sample, so that a run fills batches of its own
 NONE = History()
 
@@ -59,11 +74,12 @@ class Plan:
     question: str
     attempt: int
     coin_seed: int
-    shuffle_seeds: tuple[int, ...]
-    noise_sd: float | None  # of a block's log ratio, in earlier trials on this model and engine
+    kind: Kind  # of slices
+    resumable: Trial | None  # of the same settings, stopped before its verdict
+    noise: Noise | None  # of a block, in earlier trials on this model and engine
     detectable_excess_before: float | None
-    placebo: bool
-    foretold: StoredPrediction | None  # of the candidate, by the last plan
+    aa: bool
+    predicted: PredictedGain | None  # of the candidate, by the last plan
     refusal: str | None  # why nothing should be measured; None: go
 
     @property
@@ -79,10 +95,33 @@ class Plan:
     @property
     def detectable_gain_before(self) -> float | None:
         """The smallest gain that the last look detects with 80 % power; None without earlier trials."""
-        return detectable_gain(self.noise_sd, self.rule) if self.noise_sd else None
+        return self.noise.detectable(self.rule) if self.noise else None
 
-    def manifest(self, engine: EngineInfo, probe_baseline_s: float) -> Manifest:
-        """What is registered, once the engine has said what it is."""
+    @property
+    def seats(self) -> int:
+        """Prompts that run at once, on all replicas."""
+        return self.job.engine.max_num_seqs * self.job.engine.replicas
+
+    def slices(self, engine: EngineInfo, warm_up: WarmUp) -> SliceDesign:
+        """How the prompts are cut, once it is known how fast they run."""
+        rate = warm_up.requests / warm_up.seconds if warm_up.seconds > 0 else None
+        batches = batches_per_slice(self.kind, len(self.prompts), self.seats, rate)
+        sizes = slice_sizes(len(self.prompts), self.seats, batches)
+        candidate = self.orders[CANDIDATE]
+        assert candidate is not None
+        fixed = fixed_lengths(self.job, self.prompts.samplings)
+        return SliceDesign(
+            kind=self.kind,
+            seats=self.seats,
+            sizes=sizes,
+            labels=_labels(candidate.permutation, sizes, self.prompts.labels),
+            washout=0 if self.kind == "clean" else self.seats * (1 if fixed else WASHOUT_BATCHES),
+            salted=bool(engine.settings.get("prefix_caching")),
+            warm_up=warm_up,
+        )
+
+    def manifest(self, engine: EngineInfo, probe_baseline_s: float, warm_up: WarmUp) -> Manifest:
+        """What is registered, once the engine has said what it is and has warmed up."""
         now = datetime.datetime.now(datetime.UTC)
         spec, control = self.job.engine, self.orders[CONTROL]
         candidate = self.orders[CANDIDATE]
@@ -90,7 +129,7 @@ class Plan:
         return Manifest(
             trial=f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}",
             job=self.job.name,
-            placebo=self.placebo,
+            aa=self.aa,
             question=self.question,
             settings=self.settings,
             attempt=self.attempt,
@@ -100,7 +139,7 @@ class Plan:
             control=control.record() if control else None,
             candidate=candidate.record(),
             coin_seed=self.coin_seed,
-            shuffle_seeds=self.shuffle_seeds,
+            slices=self.slices(engine, warm_up),
             validity={**self.job.measure.validity.model_dump(), "probe_baseline_s": probe_baseline_s},
             dataset_md5=self.dataset_md5,
             prompts_total=self.prompts_total,
@@ -119,7 +158,7 @@ class Plan:
             machine={**engine.machine, "load_s": round(engine.load_s, 2)},
             detectable_gain_before=self.detectable_gain_before,
             detectable_excess_before=self.detectable_excess_before,
-            foretold=self.foretold,
+            predicted=self.predicted,
             created_utc=now.isoformat(timespec="seconds"),
         )
 
@@ -132,28 +171,28 @@ def make_plan(
     current: Order,
     history: History,
     *,
-    placebo: bool = False,
-    placebos: History = NONE,
-    foretold: StoredPrediction | None = None,
+    aa: bool = False,
+    aa_trials: History = NONE,
+    predicted: PredictedGain | None = None,
 ) -> Plan:
     """Decide everything that a trial needs, from numbers that exist before its first pass.
 
     Args:
         prompts: all of the job's prompts.
         current: the order in which the job runs today, over all prompts.
-        history, placebos: the job's earlier trials and, so that the next one has coins of its own, placebos.
-        foretold: what the last `orderproof plan` predicted of this candidate, which may refuse the trial.
+        history, aa_trials: the job's earlier trials and, so that the next one has coins of its own, aa_trials.
+        predicted: what the last `orderproof plan` predicted of this candidate, which may refuse the trial.
 
     Raises:
         OrderError: the candidate cannot be made of these prompts.
     """
-    compared = _compared(job, prompts, dataset_md5, current, placebo)
+    compared = _compared(job, prompts, dataset_md5, current, aa)
     question = _question(job, model, dataset_md5, compared.chosen)
-    attempt = _attempt(job, question, history, placebo)
-    noise = noise_sd(job, model, history)
-    rule = _rule(job, attempt, noise)
-    coin_seed, *shuffle_seeds = _draw_seeds(job, question, placebo, len(placebos if placebo else history), rule)
+    attempt = _attempt(job, question, history, aa)
+    noise = noise_before(job, model, history)
+    rule = _rule(job, attempt, noise, predicted)
     size = len(compared.prompts)
+    settings = _settings(job, question)
     return Plan(
         job=job,
         model=model,
@@ -165,13 +204,14 @@ def make_plan(
         rule=rule,
         question=question,
         attempt=attempt,
-        coin_seed=coin_seed,
-        shuffle_seeds=tuple(shuffle_seeds),
-        noise_sd=noise,
+        coin_seed=_draw_seed(job, question, aa, len(aa_trials if aa else history)),
+        kind=kind_of_slices(job, compared.prompts),
+        resumable=stopped_trial(aa_trials if aa else history, settings, tuple(compared.orders)),
+        noise=noise,
         detectable_excess_before=detectable_excess_before(job, model, dataset_md5, history, size, rule.looks[-1]),
-        placebo=placebo,
-        foretold=None if placebo else foretold,
-        refusal=None if placebo else _refusal(job, model, compared, foretold, rule, noise),
+        aa=aa,
+        predicted=None if aa else predicted,
+        refusal=_refusal(job, model, compared, None if aa else predicted, rule, noise, aa),
     )
 
 
@@ -186,13 +226,13 @@ class _Compared:
     orders: Mapping[str, Order | None]  # arm → its order over the measured prompts
 
 
-def _compared(job: Job, prompts: TokenizedPrompts, dataset_md5: str, current: Order, placebo: bool) -> _Compared:
-    spec = OrderSpec(method="shuffled", seed=job.measure.seed + 1) if placebo else job.order
+def _compared(job: Job, prompts: TokenizedPrompts, dataset_md5: str, current: Order, aa: bool) -> _Compared:
+    spec = OrderSpec(method="shuffled", seed=job.measure.seed + 1) if aa else job.order
     chosen = make_order(spec, view_of(prompts, ServedModel.of_job(job)), dataset_md5)
     if current.method != "file" and np.array_equal(current.permutation, chosen.permutation):
         # The candidate was promoted before: whether it still pays shows against what the job would do without it.
         current = make_order(OrderSpec(method="file"), prompts, dataset_md5)
-    control, why = _control(current, prompts, placebo)
+    control, why = _control(current, prompts, aa)
     measured = measured_prompts(chosen.permutation, job.measure.prompts, job.engine.max_num_seqs)
     orders: dict[str, Order | None] = {CONTROL: restrict(control, measured) if control else None}
     orders[CANDIDATE] = restrict(chosen, measured)
@@ -201,9 +241,9 @@ def _compared(job: Job, prompts: TokenizedPrompts, dataset_md5: str, current: Or
     return _Compared(prompts.take(measured), chosen, control, why, orders)
 
 
-def _attempt(job: Job, question: str, history: History, placebo: bool) -> int:
-    """Which trial of this question it is, from 1. Placebos spend no α: nothing is promoted by one."""
-    if placebo:
+def _attempt(job: Job, question: str, history: History, aa: bool) -> int:
+    """Which trial of this question it is, from 1. A/A tests spend no alpha: they promote nothing."""
+    if aa:
         return 1
     attempt = 1 + attempts(history, question)
     if history.unreadable:
@@ -212,29 +252,83 @@ def _attempt(job: Job, question: str, history: History, placebo: bool) -> int:
 
 
 def _refusal(
-    job: Job, model: ModelFacts, compared: _Compared, foretold: StoredPrediction | None, rule: Rule, noise: float | None
+    job: Job,
+    model: ModelFacts,
+    compared: _Compared,
+    predicted: PredictedGain | None,
+    rule: Rule,
+    noise: Noise | None,
+    aa: bool,
 ) -> str | None:
-    """Why nothing should be measured: for certain, or by what was foretold."""
+    """Why nothing should be measured: for certain, or by what was predicted. An A/A test needs only enough prompts."""
+    too_few = too_few_prompts(job, compared.prompts)
+    if aa:
+        return too_few
     certain = structural_refusal(job, model, compared.prompts, compared.chosen, compared.control)
-    return certain or foretold_refusal(foretold, rule, detectable_gain(noise, rule) if noise else None)
+    return certain or too_few or prediction_refusal(predicted, rule, noise.detectable(rule) if noise else None)
 
 
-def _rule(job: Job, attempt: int, noise: float | None) -> Rule:
-    measure = job.measure
-    return Rule(
-        metric=measure.metric,
-        alpha=measure.alpha / 2 ** (attempt - 1),  # every further trial of one question spends half of what was left
-        looks=measure.looks or (NOISY_LOOKS if noise and noise > NOISY_SD else QUIET_LOOKS),
-        margin=measure.margin,
-        min_effect=measure.min_effect,
-        outputs=job.outputs,
+def too_few_prompts(job: Job, prompts: TokenizedPrompts) -> str | None:
+    """Why so few prompts cannot be cut into slices; None: they can."""
+    seats = job.engine.max_num_seqs * job.engine.replicas
+    fewest = fewest_prompts(kind_of_slices(job, prompts), seats)
+    if len(prompts) >= fewest:
+        return None
+    return (
+        f"{len(prompts)} prompts are too few to measure with {seats} running at once: a trial needs at least {fewest} "
+        f"({fewest // seats} times as many as run at once). Lower max_num_seqs, or measure a larger job"
     )
 
 
-def _draw_seeds(job: Job, question: str, placebo: bool, earlier: int, rule: Rule) -> list[int]:
-    """The coin's seed, and one for each block's shuffle: no two trials share any."""
-    entropy = [job.measure.seed, int(placebo), earlier, int(question, 16)]
-    return [int(seed) for seed in np.random.SeedSequence(entropy).generate_state(1 + rule.looks[-1], np.uint32)]
+def kind_of_slices(job: Job, prompts: TokenizedPrompts) -> Kind:
+    """`clean` where every answer has the same number of tokens; `fed` where a slice would end with few running."""
+    return "clean" if fixed_lengths(job, prompts.samplings) else "fed"
+
+
+def fixed_lengths(job: Job, samplings: Sequence[Mapping[str, Any] | None]) -> bool:
+    """Whether every answer is sure to have the same number of tokens."""
+    asked = {
+        (merged.get("max_tokens", 0), merged.get("n", 1), merged.get("ignore_eos") is True)
+        for merged in ({**job.sampling, **(own or {})} for own in samplings)
+        if not any(merged.get(key) for key in ENDS_EARLY)
+    }
+    early = any((own or {}).get(key) or job.sampling.get(key) for own in samplings for key in ENDS_EARLY)
+    return not early and len(asked) == 1 and next(iter(asked))[2] and bool(next(iter(asked))[0])
+
+
+def _labels(
+    candidate: NDArray[np.int64], sizes: Sequence[int], labels: Sequence[str | None] | None
+) -> tuple[str | None, ...]:
+    """Of each stratum the label of most of its prompts."""
+    found: list[str | None] = []
+    for part in np.split(candidate, np.cumsum(sizes)[:-1]) if sizes else []:
+        counts = Counter(label for label in (labels[k] for k in part.tolist()) if label) if labels else Counter()
+        found.append(counts.most_common(1)[0][0] if counts else None)
+    return tuple(found)
+
+
+def _rule(job: Job, attempt: int, noise: Noise | None, predicted: PredictedGain | None) -> Rule:
+    measure = job.measure
+
+    def rule(looks: tuple[int, ...]) -> Rule:
+        return Rule(
+            alpha=measure.alpha / 2 ** (attempt - 1),  # every further trial of one question spends half of the rest
+            looks=looks,
+            margin=measure.margin,
+            min_effect=measure.min_effect,
+            outputs=job.outputs,
+            budget_s=60 * measure.budget_minutes if measure.budget_minutes else None,
+        )
+
+    short = rule(measure.looks or SHORT_LOOKS)
+    too_short = noise is not None and predicted is not None and noise.detectable(short) > predicted.gain
+    return rule(LONG_LOOKS) if too_short and not measure.looks else short
+
+
+def _draw_seed(job: Job, question: str, aa: bool, earlier: int) -> int:
+    """Of coins, slots and shuffles: no two trials share it."""
+    entropy = [job.measure.seed, int(aa), earlier, int(question, 16)]
+    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint32)[0])
 
 
 def _tell_unreadable(job: Job, history: History, attempt: int) -> None:
@@ -275,10 +369,10 @@ def restrict(order: Order, measured: NDArray[np.int64]) -> Order:
     return Order(kept[kept >= 0], order.method, order.parameters, order.seeds, order.dataset_md5)
 
 
-def _control(current: Order, prompts: TokenizedPrompts, placebo: bool) -> tuple[Order | None, str]:
+def _control(current: Order, prompts: TokenizedPrompts, aa: bool) -> tuple[Order | None, str]:
     """The arm that the candidate must beat: what the job does today, or shuffles if that is as good as shuffled."""
-    if placebo:
-        return None, "shuffled afresh in every block: a placebo compares one shuffle with others"
+    if aa:
+        return None, "shuffled afresh in every block: an A/A test compares one shuffle with others"
     looks_shuffled, p = shuffle_like(current.permutation, prompts)
     if looks_shuffled:
         return None, (

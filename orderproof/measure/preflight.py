@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from orderproof.forecast.stored_prediction import StoredPrediction
 from orderproof.job.formatting import with_interval
 from orderproof.job.model import ModelFacts, MoeFacts
 from orderproof.job.sampling import asked_samples, asked_tokens, max_model_len
 from orderproof.job.spec import Job
+from orderproof.measure.predicted_gain import PredictedGain
 from orderproof.measure.verdict import Rule
 from orderproof.orders.order import Order
 from orderproof.prompts.tokenization import TokenizedPrompts
@@ -20,6 +20,24 @@ PREFILL_TOKENS_PER_OUTPUT_TOKEN = 100  # above it decode, where an order saves, 
 TOUCHED_BY_A_SORTED_BATCH = 0.999  # of the experts: above it there is nothing left to save
 # Published for Qwen3-30B-A3B: a domain sends 68-80 % of its routing to its favourite quarter of the experts.
 FAVOURITE_SHARE, FAVOURITE_EXPERTS = 0.74, 0.25
+
+
+def refuse_model(job: Job, model: ModelFacts) -> str | None:
+    """Why no order of any prompts can help this model at this batch size; None if one may."""
+    if model.moe is None:
+        return (
+            f"{model.path} ({model.architecture}) is a dense model: every token reads all weights in any order, so "
+            "there is nothing to gain"
+        )
+    if model.moe.top_k >= model.moe.experts:
+        return f"{model.path} sends every token to all of its {model.moe.experts} experts, so no order saves any"
+    touched = touched_by_a_sorted_batch(model.moe, job.engine.max_num_seqs)
+    if touched > TOUCHED_BY_A_SORTED_BATCH:
+        return (
+            f"a batch of {job.engine.max_num_seqs} touches {touched:.2%} of the {model.moe.experts} experts even when "
+            f"sorted (top-{model.moe.top_k}, published concentration of a domain), so no order saves any"
+        )
+    return None
 
 
 def structural_refusal(
@@ -32,11 +50,8 @@ def structural_refusal(
         candidate, control: over all prompts; control None: shuffled.
     """
     batch, replicas = job.engine.max_num_seqs, job.engine.replicas
-    if model.moe is None:
-        return (
-            f"{model.path} ({model.architecture}) is a dense model: every token reads all weights in any order, so "
-            "there is nothing to gain"
-        )
+    if reason := refuse_model(job, model):
+        return reason
     if len(prompts) < 2:
         return "the job has a single prompt, which has only one order"
     if sum(asked_samples(job, prompts.samplings)) <= batch * replicas:
@@ -44,14 +59,6 @@ def structural_refusal(
         return (
             f"all {len(prompts)} prompts run at once in {where}, so their order decides nothing; "
             "sort only jobs of several batches"
-        )
-    if model.moe.top_k >= model.moe.experts:
-        return f"{model.path} sends every token to all of its {model.moe.experts} experts, so no order saves any"
-    touched = touched_by_a_sorted_batch(model.moe, batch)
-    if touched > TOUCHED_BY_A_SORTED_BATCH:
-        return (
-            f"a batch of {batch} touches {touched:.2%} of the {model.moe.experts} experts even when sorted (top-"
-            f"{model.moe.top_k}, published concentration of a domain), so no order saves any"
         )
     prompt_tokens, output_tokens = _read(job, prompts), most_generated(job, model, prompts)
     if output_tokens < 2 or prompt_tokens / output_tokens > PREFILL_TOKENS_PER_OUTPUT_TOKEN:
@@ -70,20 +77,20 @@ def structural_refusal(
     return None
 
 
-def foretold_refusal(foretold: StoredPrediction | None, rule: Rule, detectable: float | None) -> str | None:
+def prediction_refusal(predicted: PredictedGain | None, rule: Rule, detectable: float | None) -> str | None:
     """Why a trial would show nothing, by what was predicted of its candidate; None: it may.
 
     Args:
-        foretold: the predicted gain over shuffled, which is no less than that over an order of today that groups. From
+        predicted: the predicted gain over shuffled, which is no less than that over an order of today that groups. From
             a sample of the prompts it is a low one, and refuses nothing.
         detectable: the smallest gain that the last look detects with 80 % power; None without history.
     """
-    if foretold is None or foretold.captured_share < 1:
+    if predicted is None or predicted.captured_share < 1:
         return None
-    said = f"the candidate is predicted to gain {with_interval(foretold.gain, foretold.low, foretold.high)}"
-    if foretold.high < rule.min_effect:
+    said = f"the candidate is predicted to gain {with_interval(predicted.gain, predicted.low, predicted.high)}"
+    if predicted.high < rule.min_effect:
         return f"{said}, surely below the minimum effect of {100 * rule.min_effect:g}% (`orderproof plan` says how)"
-    if detectable is not None and foretold.gain < detectable:
+    if detectable is not None and predicted.gain < detectable:
         return f"{said}, and the smallest gain that a trial detects here is {detectable:.1%}"
     return None
 

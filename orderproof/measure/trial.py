@@ -1,257 +1,250 @@
-"""Blocks of paired passes → records.
-
-In: a `Plan` and a started `Engine`. Out: a `Trial` whose folder grows by one block at a time. Decides nothing: the coin
-and the seeds come from the plan, a block is repeated for failed requests and throttling alone, and the verdict is
-judgement.py's.
+"""Blocks of paired slices → records. The verdict is evaluate.py's; a pair is run again for failed requests and
+throttling alone.
 """
 
 from __future__ import annotations
 
 import datetime
+import logging
+import os
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow as pa
+from numpy.typing import NDArray
 
-from orderproof.engines.protocol import Completion, Engine, Failure, Figures, Output, Request, Share
-from orderproof.engines.requests import RequestList
-from orderproof.job.sampling import asked_samples, asked_tokens
-from orderproof.job.spec import Job, OrderSpec
+from orderproof.engines.protocol import Engine, EngineInfo, Output
 from orderproof.measure.plan import Plan
-from orderproof.measure.trial_store import SAMPLE_END, TOKENS_SCHEMA, Pass, Trial, record, register
+from orderproof.measure.slice_design import Slice, lay_out_block, lay_out_repeat
+from orderproof.measure.slice_run import SliceRunner, TimedSlice
+from orderproof.measure.tokens_table import tokens_table
+from orderproof.measure.trial_records import Pass, SliceRecord
+from orderproof.measure.trial_store import Trial, record_block, record_slice, register, repair
+from orderproof.measure.warm_up import warm_up_engine
 from orderproof.orders.order import Order
-from orderproof.orders.registry import make_order
-from orderproof.outputs.scorers import score
+from orderproof.outputs.passes import SHUFFLED
+from orderproof.runs.run_store import verb_folder
 
 SERIES_POINTS = 100  # of a pass's step times, for its picture
-WARM_UP_BATCHES = 8
 BASELINE_PROBES = 5
+REPEAT_SEEDS = 10  # above the seeds of a block's own draws
 
-PassProgress = Callable[[str, int, int], None]  # (pass id, finished requests, all requests)
+BlockProgress = Callable[[str, int, int], None]  # (block, finished requests, all requests)
+
+logger = logging.getLogger(__name__)
 
 
-def no_progress(pass_id: str, finished: int, requests: int) -> None:
+def no_progress(block: str, finished: int, requests: int) -> None:
     """Tell nobody."""
 
 
-def reports_of(job: Job, placebo: bool) -> Path:
-    """Where a job's trials lie; placebos apart, out of reach of promotions and DVC."""
-    return job.root / "reports" / "placebo" / job.name if placebo else job.reports_dir
-
-
-def begin(plan: Plan, engine: Engine, progress: PassProgress = no_progress) -> Trial:
-    """Register the trial in a new folder, then warm the engine up with one discarded pass."""
+def begin(plan: Plan, engine: Engine, progress: BlockProgress = no_progress) -> Trial:
+    """Warm the engine up, then register the trial in a new folder, or take up the one that was stopped."""
     probes = [engine.probe(plan.job.measure.validity.probe_mib) for _ in range(BASELINE_PROBES)]
-    manifest = plan.manifest(engine.info, statistics.median(probes))
-    trial = register(reports_of(plan.job, plan.placebo) / manifest.trial, manifest)
-    few = min(len(plan.prompts), WARM_UP_BATCHES * plan.job.engine.max_num_seqs * plan.job.engine.replicas)
-    shuffle = _shuffle(plan, manifest.coin_seed)
-    warm_up = Order(np.argsort(np.argsort(shuffle.permutation[:few])), "shuffled", {}, shuffle.seeds, plan.dataset_md5)
-    picked = np.sort(shuffle.permutation[:few])
-    timed, tokens = _run_pass(plan, engine, trial, (0, 0, 0), "warm-up", warm_up, picked, progress)
-    return record(trial, timed, tokens)
+    warm_up = warm_up_engine(plan.job, plan.prompts, engine, plan.coin_seed)
+    if plan.resumable:
+        changed = _what_changed(plan, plan.resumable, engine.info)
+        if not changed:
+            logger.info("trial %s is taken up again after %d blocks", *_progress_of(plan.resumable))
+            return repair(plan.resumable)
+        logger.warning("trial %s stays stopped after %d blocks: %s", *_progress_of(plan.resumable), changed)
+    manifest = plan.manifest(engine.info, statistics.median(probes), warm_up)
+    return register(verb_folder(plan.job, "aa" if plan.aa else "measure") / manifest.trial, manifest)
 
 
-def run_block(plan: Plan, engine: Engine, trial: Trial, number: int, progress: PassProgress = no_progress) -> Trial:
-    """One valid pass of every arm, side by side in time; a block with a bad pass is kept, discarded and repeated."""
-    for attempt in range(plan.job.measure.validity.repeats + 1):
-        trial = _attempt_block(plan, engine, trial, number, attempt, progress)
-        if trial.blocks() and trial.blocks()[-1].number == number:
-            break
-    return trial
+def run_block(plan: Plan, engine: Engine, trial: Trial, number: int, progress: BlockProgress = no_progress) -> Trial:
+    """Every measured prompt once in each arm, in pairs of slices. Incomplete if requests keep failing."""
+    block = _Block(plan, engine, trial, number, progress)
+    return block.run()
 
 
-def _attempt_block(
-    plan: Plan, engine: Engine, trial: Trial, number: int, attempt: int, progress: PassProgress
-) -> Trial:
-    everyone = np.arange(len(plan.prompts))
-    for turn, arm in enumerate(randomize_arms(plan.coin_seed, number, attempt, tuple(plan.orders))):
-        order = plan.orders[arm] or _shuffle(plan, plan.shuffle_seeds[number - 1])
-        timed, tokens = _run_pass(plan, engine, trial, (number, attempt, turn), arm, order, everyone, progress)
-        trial = record(trial, timed, tokens)
-    return trial
+@dataclass
+class _Block:
+    """A block while it runs."""
+
+    plan: Plan
+    engine: Engine
+    trial: Trial
+    number: int
+    progress: BlockProgress
+    started: float = field(default_factory=time.monotonic)
+    timed: dict[tuple[str, int], TimedSlice] = field(default_factory=dict)  # by arm and stratum: the last attempt
+    answered: int = 0
+
+    def __post_init__(self) -> None:
+        self.design, self.seed = self.trial.manifest.slices, self.trial.manifest.coin_seed
+        self.run_number = self.trial.next_run(self.number)
+        self.layout = lay_out_block(
+            self.design.sizes,
+            _permutation(self.plan.orders["candidate"]),
+            _permutation_or_none(self.plan.orders["control"]),
+            third_arm=SHUFFLED in self.trial.manifest.arms,
+            seeds=(self.seed, self.number),
+        )
+        self.orders = {arm: self._order(arm) for arm in self.trial.manifest.arms}
+
+    def run(self) -> Trial:
+        repeats = self.plan.job.measure.validity.repeats
+        probe_s, load = self.engine.probe(self.plan.job.measure.validity.probe_mib), _load()
+        started_utc = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        slices: Sequence[Slice] = self.layout
+        for attempt in range(repeats + 1):
+            self._run_slices(slices, attempt)
+            again = sorted({stratum for (_, stratum), timed in self.timed.items() if timed.reasons})
+            if not again:
+                break
+            slices = lay_out_repeat(self.layout, again, seeds=(self.seed, self.number, REPEAT_SEEDS + attempt))
+        if any(timed.failed or timed.cut_short for timed in self.timed.values()):
+            return self.trial
+        block_s = time.monotonic() - self.started
+        passes = [self._pass(arm, started_utc, probe_s, load, block_s) for arm in self.trial.manifest.arms]
+        scorer = self.plan.job.measure.scorer
+        tables = {
+            arm: tokens_table(self.plan.prompts, self.orders[arm].permutation, self._outputs(arm), scorer)
+            for arm in self.trial.manifest.arms
+        }
+        return record_block(self.trial, passes, tables)
+
+    def _run_slices(self, slices: Sequence[Slice], attempt: int) -> None:
+        requests = sum(len(part.prompts) for part in slices)
+        self.answered = 0
+
+        def answered() -> None:
+            self.answered += 1
+            self.progress(f"block {self.number}", min(self.answered, requests), requests)
+
+        name = f"{self.trial.manifest.trial} {self.number} {self.run_number}"
+        salts = {arm: f"{name} {arm}" for arm in (*self.trial.manifest.arms, "filler")} if self.design.salted else {}
+        seeds = (self.seed, self.number, 2 * REPEAT_SEEDS + attempt)
+        runner = SliceRunner(self.plan.job, self.plan.prompts, self.engine, self.design, salts, answered, seeds)
+        for timed in runner.run(slices):
+            self.timed[timed.part.arm, timed.part.stratum] = timed
+            self.trial = record_slice(self.trial, self._record(timed, attempt))
+
+    def _order(self, arm: str) -> Order:
+        fixed = self.plan.orders[arm]
+        if fixed is not None:
+            return fixed
+        parts = sorted((part for part in self.layout if part.arm == arm), key=lambda part: part.first)
+        return Order(np.concatenate([part.prompts for part in parts]), "shuffled", {}, {"block": self.number})
+
+    def _outputs(self, arm: str) -> dict[int, Output]:
+        slices = (timed for (name, _), timed in self.timed.items() if name == arm)
+        return {prompt: output for timed in slices for prompt, output in timed.outputs.items()}
+
+    def _record(self, timed: TimedSlice, attempt: int) -> SliceRecord:
+        part, window, outputs = timed.part, timed.window, timed.outputs
+        return SliceRecord(
+            block=self.number,
+            run=self.run_number,
+            attempt=attempt,
+            slot=part.slot,
+            turn=part.turn,
+            arm=part.arm,
+            stratum=part.stratum,
+            first=part.first,
+            order_sha256=self.orders[part.arm].sha256,
+            manifest_sha256=self.trial.manifest.sha256,
+            started_utc=timed.started_utc,
+            start_s=window.start_s,
+            seconds=window.seconds,
+            requests=len(outputs),
+            prompt_tokens=int(self.plan.prompts.lengths[part.prompts].sum()),
+            output_tokens=sum(output.output_tokens for output in outputs.values()),
+            cached_tokens=sum(output.cached_tokens for output in outputs.values()),
+            window_prompt_tokens=window.prompt_tokens,
+            window_output_tokens=window.output_tokens,
+            foreign_tokens=window.foreign_tokens,
+            steps=len(timed.step_ms),
+            step_ms=float(np.median(timed.step_ms)) if len(timed.step_ms) else 0.0,
+            running=float(timed.running.mean()) if len(timed.running) else 0.0,
+            steal=timed.steal,
+            throttled=timed.throttled,
+            failed=timed.failed,
+            cut_short=timed.cut_short,
+            repeat=timed.reasons,
+        )
+
+    def _pass(self, arm: str, started_utc: str, probe_s: float, load: float | None, block_s: float) -> Pass:
+        own = sorted((t for (name, _), t in self.timed.items() if name == arm), key=lambda t: t.window.start_s)
+        wall_s = sum(timed.window.seconds for timed in own)
+        outputs = [output for timed in own for output in timed.outputs.values()]
+        output_tokens = sum(output.output_tokens for output in outputs)
+        tokens_per_s = sum(timed.window.output_tokens for timed in own) / wall_s if wall_s > 0 else 0.0
+        step_ms = np.concatenate([timed.step_ms for timed in own])
+        running = np.concatenate([timed.running for timed in own])
+        preempted = [timed.preempted for timed in own]
+        return Pass(
+            pass_id=f"b{self.number:02d}{f'r{self.run_number}' if self.run_number else ''}-{arm}",
+            block=self.number,
+            run=self.run_number,
+            arm=arm,
+            seed=self.seed if self.plan.orders[arm] is None else None,
+            order_sha256=self.orders[arm].sha256,
+            manifest_sha256=self.trial.manifest.sha256,
+            started_utc=started_utc,
+            wall_s=wall_s,
+            block_s=block_s,
+            requests=len(outputs),
+            prompt_tokens=int(self.plan.prompts.lengths.sum()),
+            output_tokens=output_tokens,
+            throughput_req_s=tokens_per_s * len(outputs) / max(1, output_tokens),
+            throughput_tok_s=tokens_per_s,
+            steps=len(step_ms),
+            time_per_batch_ms=float(np.median(step_ms)) if len(step_ms) else 0.0,
+            time_per_batch_p95_ms=float(np.percentile(step_ms, 95)) if len(step_ms) else 0.0,
+            running_mean=float(running.mean()) if len(running) else 0.0,
+            preempted=None if None in preempted else sum(count or 0 for count in preempted),
+            admission_inversions=sum(timed.inversions for timed in own),
+            cached_tokens=sum(output.cached_tokens for output in outputs),
+            steal=max(timed.steal for timed in own),
+            probe_s=probe_s,
+            load=load,
+            accelerator=dict(own[-1].accelerator),
+            throttled_pairs=sum(timed.throttled for timed in own),
+            step_ms_series=_series(step_ms),
+            running_series=_series(running),
+        )
 
 
-def randomize_arms(coin_seed: int, block: int, attempt: int, arms: Sequence[str]) -> list[str]:
-    """The arms in a uniformly drawn order, independent for every block: a fixed order would read drift as gain."""
-    return [arms[k] for k in np.random.default_rng([coin_seed, block, attempt]).permutation(len(arms))]
+def _what_changed(plan: Plan, stopped: Trial, info: EngineInfo) -> str | None:
+    """Why a stopped trial cannot be taken up again; None: it can."""
+    registered = stopped.manifest
+    if {f"engine_{name}": version for name, version in info.versions.items()}.items() - registered.versions.items():
+        return "the engine's versions changed"
+    if any(registered.engine.get(key) != value for key, value in info.settings.items()):
+        return "the engine's settings changed"
+    if any(registered.machine.get(key) != value for key, value in info.machine.items()):
+        return "it runs on another machine"
+    control = plan.orders["control"]
+    if (registered.control.sha256 if registered.control else None) != (control.sha256 if control else None):
+        return "the order in which the job runs changed"
+    return None
 
 
-def _shuffle(plan: Plan, seed: int) -> Order:
-    return make_order(OrderSpec(method="shuffled", seed=seed), plan.prompts, plan.dataset_md5)
+def _progress_of(trial: Trial) -> tuple[str, int]:
+    return trial.manifest.trial, len(trial.blocks())
 
 
-def _run_pass(
-    plan: Plan,
-    engine: Engine,
-    trial: Trial,
-    place: tuple[int, int, int],
-    arm: str,
-    order: Order,
-    picked: np.ndarray,
-    progress: PassProgress,
-) -> tuple[Pass, pa.Table]:
-    """Time one pass of `order` over the picked prompts, with the probe before and after it."""
-    block, attempt, _ = place
-    pass_id = f"b{block:02d}{f'r{attempt}' if attempt else ''}-{arm}"
-    prompts, sampling, mib = plan.prompts, plan.job.sampling, plan.job.measure.validity.probe_mib
-    sent = picked[order.permutation]  # index among the measured prompts, in the order of sending
-    answers: list[Output | Failure] = []
-
-    def sink(answer: Output | Failure) -> None:
-        answers.append(answer)
-        progress(pass_id, len(answers), len(sent))
-
-    requests = [Request(k, prompts.token_ids(k), prompts.samplings[k], prompts.lora(k)) for k in sent.tolist()]
-    started = datetime.datetime.now(datetime.UTC)
-    before = engine.probe(mib)
-    asked = list(asked_tokens(plan.job, [request.sampling for request in requests]))
-    samples = asked_samples(plan.job, [request.sampling for request in requests])
-    figures = engine.run(RequestList(requests, asked, list(samples)), sampling, sink)
-    after = engine.probe(mib)
-    done = _outputs(sent, answers)
-    tokens = _tokens_table(plan, sent, done)
-    generated = sum(output.output_tokens for output in done if output)
-    timed = _pass_record(trial, place, pass_id, arm, order, started, figures, tokens, generated, (before, after))
-    cut = _cut_short(done, asked)
-    reasons = _why_invalid(timed, cut)
-    return timed.model_copy(update={"cut_short": cut, "invalid": reasons}), tokens
+def _permutation(order: Order | None) -> NDArray[np.int64]:
+    assert order is not None
+    return order.permutation
 
 
-def _outputs(sent: np.ndarray, answers: Sequence[Output | Failure]) -> list[Output | None]:
-    """What each request generated, in the order of sending; None: nothing."""
-    by_number = {answer.number: answer for answer in answers if isinstance(answer, Output)}
-    return [by_number.get(k) for k in sent.tolist()]
+def _permutation_or_none(order: Order | None) -> NDArray[np.int64] | None:
+    return order.permutation if order else None
 
 
-def _tokens_table(plan: Plan, sent: np.ndarray, done: Sequence[Output | None]) -> pa.Table:
-    """TOKENS_SCHEMA rows in the order of sending."""
-    prompts, scorer = plan.prompts, plan.job.measure.scorer
-    lengths = np.diff(prompts.offsets)[sent]
-    references = [prompts.references[k] for k in sent.tolist()]
-    scores = [
-        statistics.fmean(score(scorer, one.text, reference) for one in output.completions)
-        if scorer and output and reference is not None
-        else None
-        for output, reference in zip(done, references, strict=True)
-    ]
-    columns = [
-        [prompts.ids[k] for k in sent.tolist()],
-        list(range(len(sent))),
-        _admission(done),
-        lengths.tolist(),
-        [_end_to_end(output.completions) if output else [] for output in done],
-        [",".join(one.finish_reason for one in output.completions) if output else "failed" for output in done],
-        ["\n\n".join(one.text for one in output.completions) if output else "" for output in done],
-        scores,
-    ]
-    return pa.Table.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, TOKENS_SCHEMA, strict=True)],
-        schema=TOKENS_SCHEMA,
-    )
+def _load() -> float | None:
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None
 
 
-def _end_to_end(completions: Sequence[Completion]) -> list[int]:
-    tokens = list(completions[0].token_ids)
-    for one in completions[1:]:
-        tokens += [SAMPLE_END, *one.token_ids]
-    return tokens
-
-
-def _admission(outputs: Sequence[Output | None]) -> list[int]:
-    """Each request's place in the scheduler's order of admission; -1 for one that never ran."""
-    clock = np.array([output.scheduled_s if output else np.inf for output in outputs])
-    rank = np.argsort(np.argsort(clock, kind="stable"), kind="stable")
-    return [int(place) if output else -1 for place, output in zip(rank, outputs, strict=True)]
-
-
-def _inversions(admitted: np.ndarray, shares: Sequence[Share]) -> int:
-    """Requests that were admitted before one sent earlier: an order that a replica's scheduler undid."""
-    replicas = {share.replica for share in shares}
-    sent = [np.concatenate([admitted[s.start : s.stop] for s in shares if s.replica == k]) for k in replicas]
-    return sum(map(_inverted, sent or [admitted]))
-
-
-def _inverted(admitted: np.ndarray) -> int:
-    ran = admitted[admitted >= 0]
-    return int((ran < np.maximum.accumulate(ran)).sum()) if len(ran) else 0
-
-
-def _cut_short(done: Sequence[Output | None], asked: Iterable[int | None]) -> int:
-    """Requests that ended for length with fewer tokens than asked: vLLM lets the model's length cut them silently."""
-    return sum(
-        any(one.finish_reason == "length" and len(one.token_ids) < most for one in output.completions)
-        for output, most in zip(done, asked, strict=True)
-        if output and most is not None
-    )
-
-
-def _pass_record(
-    trial: Trial,
-    place: tuple[int, int, int],
-    pass_id: str,
-    arm: str,
-    order: Order,
-    started: datetime.datetime,
-    figures: Figures,
-    tokens: pa.Table,
-    generated: int,
-    probes: tuple[float, float],
-) -> Pass:
-    finished = sum(reason != "failed" for reason in tokens["finish_reason"].to_pylist())
-    steps = figures.step_ms
-    return Pass(
-        pass_id=pass_id,
-        block=place[0],
-        attempt=place[1],
-        arm=arm,
-        turn=place[2],
-        seed=order.seeds.get("shuffle", order.seeds.get("seed")) if order.method == "shuffled" else None,
-        order_sha256=order.sha256,
-        manifest_sha256=trial.manifest.sha256,
-        started_utc=started.isoformat(timespec="seconds"),
-        wall_s=figures.wall_s,
-        requests=finished,
-        prompt_tokens=int(np.sum(tokens["prompt_tokens"].to_numpy())),
-        output_tokens=generated,
-        throughput_req_s=finished / figures.wall_s,
-        throughput_tok_s=generated / figures.wall_s,
-        steps=len(steps),
-        time_per_batch_ms=float(np.median(steps)) if len(steps) else 0.0,
-        time_per_batch_p95_ms=float(np.percentile(steps, 95)) if len(steps) else 0.0,
-        running_mean=float(figures.running.mean()) if len(steps) else 0.0,
-        preempted=figures.preempted,
-        admission_inversions=_inversions(tokens["admitted"].to_numpy(), figures.shares),
-        prefix_queries=figures.prefix_queries,
-        prefix_hits=figures.prefix_hits,
-        failed=len(tokens) - finished,
-        cut_short=0,
-        steal=figures.steal,
-        probe_before_s=probes[0],
-        probe_after_s=probes[1],
-        accelerator=dict(figures.accelerator),
-        replica_wall_s=figures.replica_s,
-        step_ms_series=_series(steps),
-        running_series=_series(figures.running),
-    )
-
-
-def _series(values: np.ndarray) -> tuple[float, ...]:
+def _series(values: NDArray[np.float64]) -> tuple[float, ...]:
     """Medians of up to SERIES_POINTS equal runs."""
     runs = np.array_split(values, min(SERIES_POINTS, len(values))) if len(values) else []
     return tuple(round(float(np.median(run)), 3) for run in runs)
-
-
-def _why_invalid(timed: Pass, cut_short: int) -> tuple[str, ...]:
-    """Reasons to discard a pass: failed requests and throttling. Probe, steal and load are context on record.
-
-    A shared machine is noisy all the time, in both arms alike; the interval of the gain shows that noise.
-    """
-    checks = {
-        f"{timed.failed} requests failed": timed.failed > 0,
-        f"{cut_short} requests were cut short of the tokens asked by the model's length": cut_short > 0,
-        "the accelerator throttled": any(timed.accelerator.get(key) for key in ("throttled", "after_throttled")),
-    }
-    return tuple(reason for reason, holds in checks.items() if holds)

@@ -1,18 +1,18 @@
-"""What a job's earlier trials tell the next one: the α that is spent, the noise to expect, how far outputs move.
-
-In: a `History`. Out: numbers for a plan. Decides nothing.
-"""
+"""What a job's earlier trials mean for the next one: the α that is spent, the noise to expect, how far outputs move."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-
-import numpy as np
+from dataclasses import dataclass
 
 from orderproof.job.model import ModelFacts
 from orderproof.job.spec import Job
-from orderproof.measure.evaluate import is_vacuous, log_ratio, pass_outputs
-from orderproof.measure.trial_store import EvidenceError, History, Manifest
+from orderproof.measure.estimator import estimate
+from orderproof.measure.evaluate import is_vacuous, judge, pass_outputs, table_of
+from orderproof.measure.trial_records import Manifest
+from orderproof.measure.trial_store import EvidenceError, History, Trial
+from orderproof.measure.verdict import Rule, detectable_gain
 from orderproof.outputs.output_change import detectable_excess
 from orderproof.outputs.passes import OutputsError, shuffle_disagreement
 
@@ -27,18 +27,45 @@ def attempts(history: History, question: str) -> int:
     return len(asked) + len(history.unreadable)
 
 
-def noise_sd(job: Job, model: ModelFacts, history: History) -> float | None:
-    """Pooled standard deviation of blocks' log ratios in earlier trials on this model and engine; None without any."""
-    squares, freedom = 0.0, 0
+@dataclass(frozen=True)
+class Noise:
+    """How much a trial's gain varies, from trials that came to an end."""
+
+    se_of_a_block: float  # standard error of log_gain after a single block
+    strata: int
+    effective_strata: float
+
+    def detectable(self, rule: Rule) -> float:
+        """The smallest gain that the rule's last look promotes with 80 % power."""
+        return detectable_gain(self.se_of_a_block, self.strata, self.effective_strata, rule)
+
+
+def noise_before(job: Job, model: ModelFacts, history: History) -> Noise | None:
+    """The noise of earlier trials on this model and engine, pooled over their blocks; None without any."""
+    seen = []
     for trial in history.trials:
-        manifest = trial.manifest
-        if not _same_engine(job, model, manifest):
-            continue
-        ratios = np.array([log_ratio(block, manifest.rule.metric) for block in trial.blocks()])
-        if len(ratios) > 1 and np.isfinite(ratios).all():  # otherwise its verdict was `invalid`
-            squares += float(((ratios - ratios.mean()) ** 2).sum())
-            freedom += len(ratios) - 1
-    return math.sqrt(squares / freedom) if freedom else None
+        blocks = trial.blocks()
+        if _same_engine(job, model, trial.manifest) and len(blocks) > 1:
+            with contextlib.suppress(ValueError):  # times that cannot be: its verdict was `invalid`
+                seen.append(estimate(table_of(trial)))
+    if not seen:
+        return None
+    blocks_in_all = sum(one.blocks for one in seen)
+    variance = sum(one.blocks * float(one.se) ** 2 * one.blocks for one in seen) / blocks_in_all
+    return Noise(math.sqrt(variance), seen[-1].strata, float(seen[-1].effective_strata))
+
+
+def stopped_trial(history: History, settings: str, arms: tuple[str, ...]) -> Trial | None:
+    """The newest trial, if it had the same settings and was stopped before its verdict."""
+    newest = history.trials[-1] if history.trials else None
+    if newest is None or (newest.manifest.settings, newest.manifest.arms) != (settings, arms):
+        return None
+    if any(newest.folder.name < name for name in history.unreadable):
+        return None
+    try:
+        return newest if judge(newest) is None else None
+    except EvidenceError:
+        return None
 
 
 def detectable_excess_before(

@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from orderproof.job.spec import OrderSpec
+
 
 class OrderRecord(BaseModel):
     """Enough to make the same permutation again."""
@@ -17,3 +19,9 @@ class OrderRecord(BaseModel):
     seeds: dict[str, int] = {}
     dataset_md5: str
     sha256: str  # of the permutation as little-endian int64
+
+    def spec(self) -> OrderSpec:
+        """What to ask for to get such an order of other prompts."""
+        asked = {key: value for key, value in self.parameters.items() if key in OrderSpec.model_fields}
+        seed = next(iter(self.seeds.values()), 0)  # a way to order has one seed, under its own name
+        return OrderSpec.model_validate({**asked, "method": self.method, "seed": seed})

@@ -1,8 +1,4 @@
-"""The baseline of a job, data/<job>/outputs.parquet, and what changed since it was generated.
-
-In: a job, its prompts on disk, what the generation at hand rests on. Out: a `Baseline` and named differences; or a
-`BaselineError`. Changes nothing. Knows nothing of engines, trackers or DVC.
-"""
+"""The baseline of a job, data/<job>/outputs.parquet, and what changed since it was generated."""
 
 from __future__ import annotations
 
@@ -24,66 +20,66 @@ from orderproof.outputs.scorers import ScorerError, score
 from orderproof.prompts.prompt import row_word
 from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.source import PromptSource
-from orderproof.reproduce.join_outputs import refuse_other_rows
+from orderproof.reproduce.join_outputs import refuse_unusable_columns
 
-FOLDER, LOCK_FILE = "reproduced.partial", ".reproduced.lock"  # beside the job's own checkpoint and lock
+FOLDER, LOCK_FILE = "reproduced.partial", ".reproduced.lock"  # next to those of `generate`
 REPRODUCED_FILE = "reproduced.parquet"
 ROWS_AT_ONCE = 65_536
 SHOWN_IDS = 3
 
 
 class BaselineError(OrderproofError):
-    """There is no baseline, or not of these prompts: why, and what to do."""
+    """There is no baseline, or it is for other prompts. The message says why, and what to do."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """Outputs that shall be reproduced."""
+    """Outputs that are generated again to compare them."""
 
     path: Path
     md5: str
-    provenance: Provenance | None  # None: the file does not say what it rests on
+    provenance: Provenance | None  # None: the file does not record it
 
-    def refuse_another(self) -> None:
+    def refuse_replaced(self) -> None:
         """Raise BaselineError if the file was replaced since it was found."""
         if not self.path.exists() or md5_of(self.path) != self.md5:
             raise BaselineError(
-                f"{self.path} was replaced while it was reproduced. What was generated is kept: run the job again, "
-                "which sends nothing twice and compares with the new one"
+                f"{self.path} was replaced during the run. The new outputs are kept: run the command again to compare "
+                "them with the new baseline; no prompt is sent twice"
             )
 
 
 def find_baseline(job: Job, source: PromptSource) -> Baseline:
-    """The outputs that the job gave before.
+    """The outputs that the job generated before.
 
     Raises:
-        BaselineError: there are none, they cannot be read, or they are not of the prompts that the job has now.
-        ScorerError: a prompt's reference cannot be used by the job's scorer, which must not show after hours.
+        BaselineError: there are none, they cannot be read, or they are not for the job's current prompts.
+        ScorerError: the job's scorer cannot use a prompt's reference.
     """
     path = job.data_dir / OUTPUTS_FILE
     if not path.is_file():
         raise BaselineError(
-            f"{path} is not there, so there is nothing to reproduce: `orderproof generate {job.name}` makes a "
-            "baseline, `dvc pull` brings one that was recorded"
+            f"{path} does not exist, so there is nothing to compare with. Create it with `orderproof generate "
+            f"{job.name}`, or get a recorded one with `dvc pull`"
         )
     try:
-        refuse_other_rows(path)  # which must not show after hours
+        refuse_unusable_columns(path)  # now, not after hours of generation
         _refuse_other_prompts(job, path, source)
         _refuse_unusable_references(job, source)
         return Baseline(path, md5_of(path), read_provenance(path))
     except (OSError, pa.ArrowException) as error:
         why = " ".join(str(error).split()).rstrip(".")
         raise BaselineError(
-            f"{path} is not readable as outputs: {why}. `dvc checkout` brings a recorded one back, "
-            f"`orderproof generate {job.name}` makes a new one"
+            f"{path} cannot be read as outputs: {why}. Restore it with `dvc checkout`, or create a new one with "
+            f"`orderproof generate {job.name}`"
         ) from None
 
 
 def changes(baseline: Provenance | None, now: Provenance) -> tuple[str, ...]:
-    """What differs from the baseline in what decides an output, each as "name: then → now".
+    """What differs from the baseline among everything that determines an output, each as "name: then → now".
 
-    What is not known yet is no difference: the engine before it has started, an order that is made while it is sent.
-    A baseline without provenance has no differences that could be named.
+    What is not known yet is not a difference: the engine before it starts, an order that is computed during the run.
+    Empty for a baseline without provenance.
     """
     if baseline is None:
         return ()
@@ -93,26 +89,26 @@ def changes(baseline: Provenance | None, now: Provenance) -> tuple[str, ...]:
 
 
 def _refuse_other_prompts(job: Job, path: Path, source: PromptSource) -> None:
-    found, gone = np.zeros(len(source), np.bool_), list[str]()
-    lost = 0
+    found, extra = np.zeros(len(source), np.bool_), list[str]()
+    extra_count = 0
     with pq.ParquetFile(path) as outputs:
         for batch in outputs.iter_batches(ROWS_AT_ONCE, columns=["id"]):
             ids = batch["id"].to_pylist()
             places = source.places(ids)
             found[places[places >= 0]] = True
-            missing = [ids[row] for row in np.flatnonzero(places < 0)]
-            lost += len(missing)
-            gone += missing[: SHOWN_IDS - len(gone)]
+            unknown = [ids[row] for row in np.flatnonzero(places < 0)]
+            extra_count += len(unknown)
+            extra += unknown[: SHOWN_IDS - len(extra)]
     new = np.flatnonzero(~found)
-    if not lost and not len(new):
+    if not extra_count and not len(new):
         return
     differ = [
-        *([f"{lost} of its outputs are of prompts that are not there any more ({_shown(gone, lost)})"] if lost else []),
-        *([f"{len(new)} prompts are not in it ({_new_ids(source, new)})"] if len(new) else []),
+        *([f"{extra_count} outputs are for prompts that were removed ({_shown(extra, extra_count)})"] if extra else []),
+        *([f"{len(new)} prompts have no output in it ({_new_ids(source, new)})"] if len(new) else []),
     ]
     raise BaselineError(
-        f"{path} is not a baseline of {job.prompts}: {' and '.join(differ)}. Put the prompts back (`dvc checkout`), or "
-        f"make a new baseline with `orderproof generate {job.name}`"
+        f"{path} is not a baseline of {job.prompts}: {' and '.join(differ)}. Restore the prompts (`dvc checkout`), or "
+        f"create a new baseline with `orderproof generate {job.name}`"
     )
 
 

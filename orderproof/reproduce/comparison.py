@@ -1,8 +1,4 @@
-"""Two files of outputs in, how they differ out.
-
-In: outputs.parquet as it was and as it was generated again. Out: `OutputsCompared`, and scores of both where outputs
-can be scored. Rows are joined by rows.py. Knows nothing of jobs, engines, or of why outputs differ.
-"""
+"""Compare two files of outputs, row by row, and their scores if there is a scorer."""
 
 from __future__ import annotations
 
@@ -17,13 +13,13 @@ from pydantic import BaseModel, ConfigDict
 
 from orderproof.outputs.disagreement import Float64, Int64
 from orderproof.outputs.divergence import SHORTLIST, first_differences, similarity, summary
-from orderproof.reproduce.join_outputs import Joined, samples_of
+from orderproof.reproduce.join_outputs import JoinedOutputs, join_outputs, samples_of
 
 MOST_DIFFERENT = 10
 CURVE_POINTS = 200
 FAILED = "failed"
 
-# Ids and texts (null: failed) → scores 0 to 1, NaN where there is nothing to score.
+# Ids and texts (None: failed) → scores 0 to 1, NaN if there is nothing to score.
 Scorer = Callable[[Sequence[str], Sequence[str | None]], Float64]
 
 
@@ -31,22 +27,22 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Different(_Frozen):
-    """One output that was generated otherwise. Texts only where they may be shown."""
+class OutputDifference(_Frozen):
+    """An output whose tokens differ. Texts only if they may be shown."""
 
     id: str
     sample: int
-    first_divergence: int  # index of the first token that differs; the shorter one's length if it begins the other
+    first_divergence: int  # index of the first token that differs; the shorter length if one begins with the other
     similarity: float  # of the tokens, 0 to 1
     then: str | None
     now: str | None
 
 
-class OutputsCompared(_Frozen):
-    """How outputs that were generated twice differ. Counts are of outputs."""
+class OutputComparison(_Frozen):
+    """How outputs that were generated twice differ. All counts are numbers of outputs."""
 
     outputs: int  # in both files
-    only_then: int  # in the baseline alone
+    only_then: int  # only in the baseline
     only_now: int
     failed_then: int  # of `outputs`
     failed_now: int
@@ -54,19 +50,19 @@ class OutputsCompared(_Frozen):
     identical: int  # of `compared`: the same tokens, text and finish reason
     diverged: int  # of `compared`: other tokens
     altered: int  # of `compared`: the same tokens, but another text or finish reason
-    finish_changes: dict[str, int]  # "stop → length": how often
-    first_divergence: dict[str, float | None]  # of those that diverged: share_within_8, q25, median, q75
-    same_until: tuple[tuple[int, float], ...]  # (token, share of `compared` that is the same up to it)
-    most_different: tuple[Different, ...]
+    finish_changes: dict[str, int]  # count by change, such as "stop → length"
+    first_divergence: dict[str, float | None]  # of the diverged outputs: share_within_8, q25, median, q75
+    same_until: tuple[tuple[int, float], ...]  # (token, share of `compared` that is equal up to it)
+    most_different: tuple[OutputDifference, ...]
 
     @property
     def all_identical(self) -> bool:
-        """Every output that either file has was seen to be the same in both, and none failed."""
+        """Every output of either file is the same in both, and none failed."""
         return self.identical == self.outputs + self.only_then + self.only_now
 
     @property
     def reproduced(self) -> bool:
-        """Nothing differs: what failed then failed again."""
+        """Nothing differs; requests that failed in the baseline failed again."""
         same = self.compared == self.identical and not self.finish_changes
         return same and not self.only_then and not self.only_now
 
@@ -76,8 +72,8 @@ class OutputsCompared(_Frozen):
 
 
 @dataclass(frozen=True)
-class Scored:
-    """Scores of outputs that were scored both times, row i being of one output."""
+class PairedScores:
+    """Scores of the outputs that were scored both times; row i of each array is the same output."""
 
     ids: tuple[str, ...]
     then: Float64
@@ -86,32 +82,32 @@ class Scored:
 
 def compare_outputs(
     then: Path, now: Path, *, scorer: Scorer | None = None, texts: bool = False, k: int = MOST_DIFFERENT
-) -> tuple[OutputsCompared, Scored | None]:
+) -> tuple[OutputComparison, PairedScores | None]:
     """Compare two files of outputs.
 
     Args:
-        texts: may the most different outputs' texts be in the result?
-        k: how many most different outputs are named, least alike first; chosen among those that part earliest.
+        texts: whether the result may contain the texts of the most different outputs.
+        k: how many of the most different outputs to name, least similar first, among those that diverge earliest.
 
     Raises:
         OSError, pa.ArrowException: a file cannot be read.
     """
     tally = _Tally(k, texts, scorer)
-    joined = Joined.of(then, now)
+    joined = join_outputs(then, now)
     for before, after in joined.pairs():
         tally.add(before, after)
     return tally.result(joined), tally.scored()
 
 
 class _Tally:
-    """Counts, and the few outputs worth naming."""
+    """Counts, and the few outputs to name."""
 
     def __init__(self, k: int, texts: bool, scorer: Scorer | None) -> None:
         self.k, self.texts, self.scorer = k, texts, scorer
         self.outputs = self.failed_then = self.failed_now = self.identical = self.altered = 0
         self.finish_changes: dict[str, int] = {}
-        self.partings: list[Int64] = []  # of what could be compared
-        self.early: list[tuple[int, pa.Table, pa.Table]] = []  # (first divergence, row then, row now)
+        self.divergences: list[Int64] = []  # first different token of each compared output; -1: none
+        self.earliest: list[tuple[int, pa.Table, pa.Table]] = []  # (first divergence, row then, row now)
         self.ids: list[str] = []
         self.scores: list[tuple[Float64, Float64]] = []
 
@@ -130,17 +126,17 @@ class _Tally:
         self._score(then, now)
 
     def _compare(self, then: pa.Table, now: pa.Table, other_finish: np.ndarray) -> None:
-        parted = first_differences(then["token_ids"], now["token_ids"])
+        divergence = first_differences(then["token_ids"], now["token_ids"])
         other_text = pc.not_equal(then["text"], now["text"]).to_numpy(zero_copy_only=False)
-        same_tokens = parted < 0
-        self.partings.append(parted)
+        same_tokens = divergence < 0
+        self.divergences.append(divergence)
         self.identical += int((same_tokens & ~other_text & ~other_finish).sum())
         self.altered += int((same_tokens & (other_text | other_finish)).sum())
         different = np.flatnonzero(~same_tokens)
-        earliest = different[np.argsort(parted[different], kind="stable")][: SHORTLIST * self.k]
+        earliest = different[np.argsort(divergence[different], kind="stable")][: SHORTLIST * self.k]
         # copies: a slice would keep its whole batch in memory
-        self.early += [(int(parted[row]), then.take([row]), now.take([row])) for row in earliest.tolist()]
-        self.early = sorted(self.early, key=lambda one: one[0])[: SHORTLIST * self.k]
+        self.earliest += [(int(divergence[row]), then.take([row]), now.take([row])) for row in earliest.tolist()]
+        self.earliest = sorted(self.earliest, key=lambda entry: entry[0])[: SHORTLIST * self.k]
 
     def _score(self, then: pa.Table, now: pa.Table) -> None:
         if self.scorer is None:
@@ -151,48 +147,54 @@ class _Tally:
         self.ids += [ids[row] for row in np.flatnonzero(both)]
         self.scores.append((before[both], after[both]))
 
-    def scored(self) -> Scored | None:
+    def scored(self) -> PairedScores | None:
         if not self.ids:
             return None
         before, after = (np.concatenate(scores) for scores in zip(*self.scores, strict=True))
-        return Scored(tuple(self.ids), before, after)
+        return PairedScores(tuple(self.ids), before, after)
 
-    def result(self, joined: Joined) -> OutputsCompared:
-        partings = np.concatenate([np.empty(0, np.int64), *self.partings])
-        told = summary([partings])
-        return OutputsCompared(
+    def result(self, joined: JoinedOutputs) -> OutputComparison:
+        divergences = np.concatenate([np.empty(0, np.int64), *self.divergences])
+        statistics = summary([divergences])
+        return OutputComparison(
             outputs=self.outputs,
             only_then=joined.only_then,
             only_now=joined.only_now,
             failed_then=self.failed_then,
             failed_now=self.failed_now,
-            compared=len(partings),
+            compared=len(divergences),
             identical=self.identical,
-            diverged=int((partings >= 0).sum()),
+            diverged=int((divergences >= 0).sum()),
             altered=self.altered,
             finish_changes=dict(sorted(self.finish_changes.items())),
-            first_divergence={name: told[name] for name in told if name not in ("pairs", "diverged")},
-            same_until=_same_until(partings),
+            first_divergence={name: statistics[name] for name in statistics if name not in ("pairs", "diverged")},
+            same_until=_same_until(divergences),
             most_different=self._most_different(),
         )
 
-    def _most_different(self) -> tuple[Different, ...]:
-        found = [self._different(*one) for one in self.early]
-        return tuple(sorted(found, key=lambda one: (one.similarity, one.first_divergence))[: self.k])
+    def _most_different(self) -> tuple[OutputDifference, ...]:
+        outputs = [self._difference(*entry) for entry in self.earliest]
+        return tuple(sorted(outputs, key=lambda output: (output.similarity, output.first_divergence))[: self.k])
 
-    def _different(self, parting: int, then: pa.Table, now: pa.Table) -> Different:
+    def _difference(self, divergence: int, then: pa.Table, now: pa.Table) -> OutputDifference:
         tokens = [table["token_ids"][0].as_py() for table in (then, now)]
         texts = [table["text"][0].as_py() if self.texts else None for table in (then, now)]
         sample = int(samples_of(then)[0].as_py())
-        return Different(id=then["id"][0].as_py(), sample=sample, first_divergence=parting,
-                         similarity=similarity(*tokens), then=texts[0], now=texts[1])  # fmt: skip
+        return OutputDifference(
+            id=then["id"][0].as_py(),
+            sample=sample,
+            first_divergence=divergence,
+            similarity=similarity(*tokens),
+            then=texts[0],
+            now=texts[1],
+        )
 
 
-def _same_until(partings: Int64) -> tuple[tuple[int, float], ...]:
-    """(token t, share of outputs that are the same in all tokens before t), at CURVE_POINTS tokens or fewer."""
-    apart = np.sort(partings[partings >= 0])
-    if not len(apart):
+def _same_until(divergences: Int64) -> tuple[tuple[int, float], ...]:
+    """(token t, share of outputs that are equal in all tokens before t), for at most CURVE_POINTS tokens."""
+    diverged = np.sort(divergences[divergences >= 0])
+    if not len(diverged):
         return ()
-    tokens = np.unique(np.linspace(0, apart[-1] + 1, CURVE_POINTS).round().astype(np.int64))
-    shares = 1 - np.searchsorted(apart, tokens) / len(partings)
+    tokens = np.unique(np.linspace(0, diverged[-1] + 1, CURVE_POINTS).round().astype(np.int64))
+    shares = 1 - np.searchsorted(diverged, tokens) / len(divergences)
     return tuple(zip(tokens.tolist(), shares.tolist(), strict=True))

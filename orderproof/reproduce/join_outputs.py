@@ -1,8 +1,6 @@
-"""Rows of two files of outputs that belong together: by `id` and, where a prompt has several outputs, `sample`.
+"""Join the rows of two files of outputs by `id` and, for prompts with several outputs, `sample`.
 
-In: two outputs.parquet. Out: tables of both with the same outputs in the same rows, some at a time. Files in one order
-are read a few thousand rows at a time; for others all that is compared of both is held in memory. Knows nothing of how
-outputs are compared.
+Files in the same order are read a few thousand rows at a time; otherwise all compared columns of both are in memory.
 """
 
 from __future__ import annotations
@@ -21,48 +19,50 @@ from orderproof.outputs.disagreement import Int64
 
 ROWS_AT_ONCE = 8192
 KEYS = ("id", "sample")
-COMPARED = ("id", "text", "token_ids", "finish_reason")  # that every file of outputs has
-COLUMNS = (*COMPARED, "sample")
+REQUIRED = ("id", "text", "token_ids", "finish_reason")  # in every file of outputs
+COLUMNS = (*REQUIRED, "sample")
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedOutputs:
     """Which rows of two files belong together."""
 
     then: Path
     now: Path
-    rows: tuple[Int64, Int64] | None  # row numbers of each that belong together; None: all, in step
+    rows: tuple[Int64, Int64] | None  # row numbers in each file; None: row i belongs to row i
     only_then: int = 0
     only_now: int = 0
 
-    @classmethod
-    def of(cls, then: Path, now: Path) -> Joined:
-        in_step = _in_step(then, now, KEYS)
-        if _count(then) == _count(now) and all(_keys(one).equals(_keys(other)) for one, other in in_step):
-            return cls(then, now, None)
-        one, other = (_keys(_as_delivered(pq.read_table(path, columns=_held(path, KEYS)))) for path in (then, now))
-        found = pc.index_in(one, value_set=other)
-        rows_then = np.flatnonzero(pc.is_valid(found).to_numpy(zero_copy_only=False))
-        rows_now = pc.drop_null(found).to_numpy().astype(np.int64)
-        return cls(then, now, (rows_then, rows_now), len(one) - len(rows_then), len(other) - len(rows_now))
-
     def pairs(self) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """Rows of both, side by side."""
+        """Tables of both files; row i of each is the same output."""
         if self.rows is None:
-            yield from _in_step(self.then, self.now, COLUMNS)
+            yield from _read_row_by_row(self.then, self.now, COLUMNS)
             return
         before, after = (
-            _as_delivered(pq.read_table(path, columns=_held(path, COLUMNS))) for path in (self.then, self.now)
+            _as_delivered(pq.read_table(path, columns=_present(path, COLUMNS))) for path in (self.then, self.now)
         )
         for start in range(0, len(self.rows[0]), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
             yield before.take(self.rows[0][part]), after.take(self.rows[1][part])
 
 
-def _in_step(then: Path, now: Path, names: Sequence[str]) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """Rows of two files of one length, the first with the first and so on. Batches do not follow row groups."""
-    with pq.ParquetFile(then) as one, pq.ParquetFile(now) as other:
-        files = ((one, _held(then, names)), (other, _held(now, names)))
+def join_outputs(then: Path, now: Path) -> JoinedOutputs:
+    """Find the rows of two files that belong together."""
+    tables = _read_row_by_row(then, now, KEYS)
+    if _count(then) == _count(now) and all(_keys(before).equals(_keys(after)) for before, after in tables):
+        return JoinedOutputs(then, now, None)
+    before, after = (_keys(_as_delivered(pq.read_table(path, columns=_present(path, KEYS)))) for path in (then, now))
+    matches = pc.index_in(before, value_set=after)
+    rows_then = np.flatnonzero(pc.is_valid(matches).to_numpy(zero_copy_only=False))
+    rows_now = pc.drop_null(matches).to_numpy().astype(np.int64)
+    only_then, only_now = len(before) - len(rows_then), len(after) - len(rows_now)
+    return JoinedOutputs(then, now, (rows_then, rows_now), only_then, only_now)
+
+
+def _read_row_by_row(then: Path, now: Path, names: Sequence[str]) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """Rows of two files of the same length: row i with row i. Batches do not follow row groups."""
+    with pq.ParquetFile(then) as before, pq.ParquetFile(now) as after:
+        files = ((before, _present(then, names)), (after, _present(now, names)))
         batches = (file.iter_batches(ROWS_AT_ONCE, columns=columns) for file, columns in files)
         for pair in zip(*batches, strict=True):
             first, second = (_as_delivered(pa.Table.from_batches([batch])) for batch in pair)
@@ -70,35 +70,35 @@ def _in_step(then: Path, now: Path, names: Sequence[str]) -> Iterator[tuple[pa.T
 
 
 def _as_delivered(table: pa.Table) -> pa.Table:
-    """With the types that delivery wrote: whoever reads a file and writes it again, as pandas does, may change them."""
+    """Cast to the column types of a delivered file, which another program such as pandas may have changed."""
     return table.cast(pa.schema([OUTPUTS_SCHEMA.field(name).with_nullable(True) for name in table.column_names]))
 
 
 def _keys(table: pa.Table) -> pa.Array:
-    """What tells an output from others: id and number of the sample."""
+    """The unique key of an output: id and number of the sample."""
     samples = pc.cast(samples_of(table), pa.string())
     return pc.binary_join_element_wise(table["id"].combine_chunks(), samples, "\x1f")
 
 
 def samples_of(table: pa.Table) -> pa.Array:
-    """The number of each row's sample; 0 in a file of before there were several."""
+    """The number of each row's sample; 0 in a file without this column."""
     if "sample" in table.column_names:
         return table["sample"].combine_chunks()
     return pa.array(np.zeros(len(table), np.int32))
 
 
-def refuse_other_rows(path: Path) -> None:
-    """Raise pa.ArrowException if a file holds no rows that could be compared, from its schema alone."""
+def refuse_unusable_columns(path: Path) -> None:
+    """Raise pa.ArrowException if the columns of a file cannot be compared. Reads only its schema."""
     schema = pq.read_schema(path)
-    if missing := [name for name in COMPARED if name not in schema.names]:
+    if missing := [name for name in REQUIRED if name not in schema.names]:
         raise pa.ArrowInvalid(f"it has no column {', '.join(missing)}")
-    _as_delivered(schema.empty_table().select(_held(path, COLUMNS)))
+    _as_delivered(schema.empty_table().select(_present(path, COLUMNS)))
 
 
-def _held(path: Path, names: Sequence[str]) -> list[str]:
-    """Those of the columns that a file has."""
-    held = pq.read_schema(path).names
-    return [name for name in names if name in held]
+def _present(path: Path, names: Sequence[str]) -> list[str]:
+    """Those of these columns that a file has."""
+    present = pq.read_schema(path).names
+    return [name for name in names if name in present]
 
 
 def _count(path: Path) -> int:

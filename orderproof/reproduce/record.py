@@ -1,136 +1,180 @@
-"""What is known of one reproduction: reports/baseline/<job>/<run>.json, and the newest as baseline.json.
+"""The result of a reproduction and the record of its run.
 
-In: what was generated again and how it compares. Out: a frozen `Reproduction` on disk, from which any tracker can be
-told later. Knows nothing of engines, MLflow, Prefect or DVC.
-
-baseline.json is an output of the DVC stage baseline@<job>. It holds nothing that is learnt afterwards (MLflow's run,
-notes), so that a tracker that is told late leaves that stage clean.
+data/<job>/reproduced.json holds the newest result. It is an output of the DVC stage reproduce@<job>, so it is shared
+with the outputs.
 """
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from orderproof.generate.generation_record import GenerationRecord
+from orderproof.engines.protocol import EngineInfo
+from orderproof.generate.generation import Batch, Generated
 from orderproof.generate.provenance import Provenance
+from orderproof.generate.record import basis_of, generation_figures, lossy_prefix
 from orderproof.job.errors import OrderproofError
 from orderproof.job.files import write_atomically
+from orderproof.job.formatting import percentage
 from orderproof.job.spec import Job
-from orderproof.reproduce.comparison import OutputsCompared
-from orderproof.reproduce.scores import ScoresCompared
+from orderproof.reproduce.comparison import OutputComparison
+from orderproof.reproduce.scores import ScoreComparison
+from orderproof.runs.run import Figure, Run
+from orderproof.runs.run_store import new_id
 
-SCHEMA = "orderproof/baseline/1"
-NEWEST_FILE = "baseline.json"
-LEARNT_LATER = {"prefect_run", "mlflow_run", "notes"}
+NEWEST_FILE = "reproduced.json"
 Answer = Literal["reproduced", "outputs differ", "scores moved"]
 EXIT_CODES: dict[Answer, int] = {"reproduced": 0, "outputs differ": 20, "scores moved": 21}
 
 
 class ReproductionError(OrderproofError):
-    """A record of a reproduction that cannot be read or written."""
+    """The record of a reproduction cannot be read or written."""
 
 
-class Reproduction(GenerationRecord):
-    """One reproduction of a job's outputs that came to its end."""
+class Reproduction(BaseModel):
+    """How the outputs of a second generation compare with the baseline."""
 
-    schema_version: str = SCHEMA
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal["orderproof/reproduction/1"] = "orderproof/reproduction/1"
     answer: Answer
-    changes: tuple[str, ...]  # since the baseline was generated, in what decides an output: "name: then → now"
-    changes_known: bool  # false: the baseline does not say what it rests on
-    rebased: tuple[str, ...]  # what differs between this baseline and the one that was reproduced before, if another
-    outputs: OutputsCompared
-    scores: ScoresCompared | None  # null: no scorer, or nothing to score against
-    baseline: str  # path from the project's folder
+    changes: tuple[str, ...]  # since the baseline, among what determines an output: "name: then → now"
+    changes_known: bool  # false: the baseline has no provenance
+    rebased: tuple[str, ...]  # how this baseline differs from that of the last reproduction
+    outputs: OutputComparison
+    scores: ScoreComparison | None  # null: no scorer, or nothing to score against
+    baseline: str  # path relative to the project folder
     baseline_md5: str
     provenance: Provenance | None  # of the baseline
-    reproduced: str  # path from the project's folder
+    reproduced: str  # path relative to the project folder
     reproduced_md5: str
-    batch_invariant: bool  # vLLM was asked for it
-
-    @property
-    def exit_code(self) -> int:
-        """For `--exit-code`."""
-        return EXIT_CODES[self.answer]
-
-    def sentence(self) -> str:
-        """The reproduction on one line."""
-        seen = self.outputs
-        said = f"{self.lossy_first}{self.job}: {seen.identical} of {seen.compared} outputs identical"
-        if seen.diverged:
-            said += f", {seen.diverged} diverge (median at token {seen.first_divergence['median']:g})"
-        if seen.altered:
-            said += f", {seen.altered} of the same tokens have another text or finish reason"
-        if seen.failed_then or seen.failed_now:
-            said += f"; {seen.failed_now} failed, {seen.failed_then} in the baseline"
-        if seen.only_then or seen.only_now:
-            said += f"; {seen.only_then} are in the baseline alone, {seen.only_now} are new"
-        if self.scores:
-            moved = f"{self.scores.then:.4g} → {self.scores.now:.4g}"
-            said += f"; score ({self.scores.scorer}) {self.scores.answer}: {moved}"
-        return said
+    batch_invariant: bool  # whether the job asks vLLM for it
 
     def bit_exact(self) -> str | None:
-        """Said only of what was seen: every output of the baseline was generated again, token for token."""
-        seen = self.outputs
-        return f"bit-exact: seen in {seen.identical} of {seen.identical} outputs" if seen.all_identical else None
-
-    def as_json(self) -> dict[str, Any]:
-        """The stable shape of `--json`."""
-        told = self.model_dump(mode="json", exclude={"provenance": True, "outputs": {"same_until"}})
-        share = self.outputs.identical_share
-        return {**told, "identical_share": share, "bit_exact": self.bit_exact(), "exit_code": self.exit_code}
+        """The claim of bit-exact outputs, only if every output of the baseline was generated again, token for token."""
+        outputs = self.outputs
+        if not outputs.all_identical:
+            return None
+        return f"bit-exact: observed in {outputs.identical} of {outputs.identical} outputs"
 
 
-def answer_of(outputs: OutputsCompared, scores: ScoresCompared | None) -> Answer:
-    """One word for a reproduction. Scores decide first: they are what a baseline is kept for."""
+def answer_of(outputs: OutputComparison, scores: ScoreComparison | None) -> Answer:
+    """The answer of a reproduction. Scores decide first: they are the purpose of a baseline."""
     if scores and scores.answer == "moved":
         return "scores moved"
     return "reproduced" if outputs.reproduced else "outputs differ"
 
 
-def reports_of(job: Job) -> Path:
-    """Where a job's reproductions are recorded."""
-    return job.root / "reports" / "baseline" / job.name
+def reproduction_run(
+    batch: Batch,
+    reproduction: Reproduction,
+    order_reason: str,
+    generated: Generated,
+    engine: EngineInfo | None,
+    started: datetime.datetime,
+) -> Run:
+    """The run of a reproduction. `engine`: None if everything was generated before."""
+    job = batch.job
+    return Run(
+        job=job.name,
+        verb="reproduce",
+        id=new_id(started),
+        started_utc=started.isoformat(timespec="seconds"),
+        ended_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        answer=reproduction.answer,
+        exit_code=EXIT_CODES[reproduction.answer],
+        sentence=_sentence(job, reproduction),
+        lines=tuple(_lines(job, reproduction, order_reason)),
+        basis=basis_of(batch, order_reason, engine),
+        figures=(
+            *_figures(reproduction),
+            Figure(name="resumed", value=batch.checkpoint.resumed),
+            Figure(name="generated", value=generated.outputs),
+            *generation_figures(generated, engine),
+        ),
+        details=_details(reproduction),
+        files={"outputs": reproduction.reproduced},
+    )
 
 
-def keep(job: Job, made: Reproduction) -> Path:
-    """Write a reproduction's record, or write it again with what became of it. Raises ReproductionError."""
-    return _write(reports_of(job) / f"{made.run}.json", made.model_dump_json(indent=1))
-
-
-def keep_newest(job: Job, made: Reproduction) -> Path:
-    """Write baseline.json. Raises ReproductionError."""
-    return _write(reports_of(job) / NEWEST_FILE, made.model_dump_json(indent=1, exclude=LEARNT_LATER))
-
-
-def read_newest(job: Job) -> Reproduction | None:
-    """The last reproduction, wherever it was made; None if there is none. Raises ReproductionError."""
-    path = reports_of(job) / NEWEST_FILE
-    return _read(path) if path.exists() else None
-
-
-def read_runs(job: Job) -> list[Reproduction]:
-    """Every reproduction that was made here, oldest first. Raises ReproductionError."""
-    return [_read(path) for path in sorted(reports_of(job).glob("2*.json"))]
-
-
-def _write(path: Path, content: str) -> Path:
+def write_newest(job: Job, reproduction: Reproduction) -> Path:
+    """Write data/<job>/reproduced.json. Raises ReproductionError."""
+    path = job.data_dir / NEWEST_FILE
     try:
-        write_atomically(path, content + "\n")
+        write_atomically(path, reproduction.model_dump_json(indent=1) + "\n")
     except OSError as error:
         raise ReproductionError(
-            f"{path} cannot be written: {error.strerror}. Mend that and run the reproduction again"
+            f"{path} cannot be written: {error.strerror}. Fix the folder or its permissions, then run it again"
         ) from None
     return path
 
 
-def _read(path: Path) -> Reproduction:
+def read_newest(job: Job) -> Reproduction | None:
+    """The newest result; None if there is none. Raises ReproductionError."""
+    path = job.data_dir / NEWEST_FILE
+    if not path.exists():
+        return None
     try:
         return Reproduction.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         raise ReproductionError(
-            f"{path} is not readable as the record of a reproduction: {' '.join(str(error).split())[:200]}"
+            f"{path} cannot be read as a reproduction: {' '.join(str(error).split())[:200]}. Restore it with "
+            "`dvc checkout`, or delete it"
         ) from None
+
+
+def _details(reproduction: Reproduction) -> dict[str, Any]:
+    fields = reproduction.model_dump(mode="json", exclude={"provenance": True, "schema_version": True})
+    return {**fields, "bit_exact": reproduction.bit_exact()}
+
+
+def _sentence(job: Job, reproduction: Reproduction) -> str:
+    outputs, scores = reproduction.outputs, reproduction.scores
+    sentence = f"{lossy_prefix(job.lossy_k0)}{job.name}: {outputs.identical} of {outputs.compared} outputs identical"
+    if outputs.diverged:
+        sentence += f", {outputs.diverged} diverge (median at token {outputs.first_divergence['median']:g})"
+    if outputs.altered:
+        sentence += f", {outputs.altered} have the same tokens but another text or finish reason"
+    if outputs.failed_then or outputs.failed_now:
+        sentence += f"; {outputs.failed_now} failed, {outputs.failed_then} in the baseline"
+    if outputs.only_then or outputs.only_now:
+        sentence += f"; {outputs.only_then} only in the baseline, {outputs.only_now} new"
+    if scores:
+        sentence += f"; score ({scores.scorer}) {scores.answer}: {scores.then:.4g} → {scores.now:.4g}"
+    return sentence
+
+
+def _lines(job: Job, reproduction: Reproduction, order_reason: str) -> list[str]:
+    lines = [f"order: {order_reason}"]
+    lines += [f"changed since the baseline: {change}" for change in reproduction.changes]
+    if not reproduction.changes_known:
+        lines.append(f"{reproduction.baseline} has no provenance, so changes since then are unknown")
+    lines += [
+        f"the last reproduction had another baseline, with a different {change}" for change in reproduction.rebased
+    ]
+    if bit_exact := reproduction.bit_exact():
+        lines.append(bit_exact)
+    outputs = reproduction.outputs
+    for output in outputs.most_different:
+        similarity = percentage(output.similarity)
+        lines.append(f"differs: {output.id} from token {output.first_divergence}, {similarity} similar")
+    lines += [f"finish reason: {change} ({times})" for change, times in outputs.finish_changes.items()]
+    if scores := reproduction.scores:
+        width = "unknown" if scores.half_width is None else f"±{scores.half_width:.4g}"
+        lines.append(f"score: {scores.difference:+.4g} {width} (95 %) over {scores.outputs} outputs: {scores.answer}")
+    return lines
+
+
+def _figures(reproduction: Reproduction) -> list[Figure]:
+    outputs, scores = reproduction.outputs, reproduction.scores
+    counts = ("outputs", "compared", "identical", "diverged", "altered", "failed_then", "failed_now")
+    figures = [Figure(name=name, value=float(getattr(outputs, name))) for name in counts]
+    figures.append(Figure(name="identical_share", value=outputs.identical_share))
+    figures.append(Figure(name="first_divergence_median", value=outputs.first_divergence.get("median")))
+    if scores:
+        values = {"score_then": scores.then, "score_now": scores.now, "score_difference": scores.difference}
+        figures += [Figure(name=name, value=value) for name, value in {**values, "score_se": scores.se}.items()]
+    return figures

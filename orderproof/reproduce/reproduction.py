@@ -1,60 +1,41 @@
-"""From a whole checkpoint of a second generation to the record of how it compares with the first.
-
-In: a `Batch` whose checkpoint is finished, and its `Baseline`. Out: data/<job>/reproduced.parquet and a `Reproduction`.
-The baseline is only read. Knows nothing of Prefect, MLflow or DVC.
-"""
+"""Write data/<job>/reproduced.parquet from a finished checkpoint, and compare it with the baseline."""
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
-from orderproof.engines.protocol import EngineInfo
 from orderproof.generate.delivery import write_outputs
-from orderproof.generate.generation import Batch, Generated
-from orderproof.generate.generation_record import recorded
+from orderproof.generate.generation import Batch
 from orderproof.generate.provenance import provenance_of
 from orderproof.job.hashing import md5_of
 from orderproof.job.spec import BATCH_INVARIANT
 from orderproof.outputs.disagreement import Float64, Int64
 from orderproof.outputs.scorers import score
 from orderproof.reproduce.baseline_file import REPRODUCED_FILE, Baseline, changes
-from orderproof.reproduce.comparison import Scored, compare_outputs
+from orderproof.reproduce.comparison import PairedScores, compare_outputs
 from orderproof.reproduce.record import Reproduction, ReproductionError, answer_of, read_newest
-from orderproof.reproduce.scores import ScoresCompared, compare_scores
+from orderproof.reproduce.scores import ScoreComparison, compare_scores
 
 
-def compare(
-    batch: Batch,
-    baseline: Baseline,
-    why: str,
-    generated: Generated,
-    engine: EngineInfo | None,
-    started: datetime.datetime,
-) -> Reproduction:
-    """Write what was generated again and compare it with the baseline.
-
-    Args:
-        why: the order is this one.
-        engine: None if nothing was left to generate.
+def compare(batch: Batch, baseline: Baseline) -> Reproduction:
+    """Write the new outputs and compare them with the baseline, which is only read.
 
     Raises:
-        BaselineError: the baseline was replaced meanwhile.
+        BaselineError: the baseline was replaced during the run.
         DeliveryError, ValidationFailed, PromptError: as `write_outputs`.
-        ScorerError: a reference cannot be used by the job's scorer.
+        ScorerError: the job's scorer cannot use a reference.
     """
     job = batch.job
     path = job.data_dir / REPRODUCED_FILE
-    write_outputs(batch, path, job.root / "reports" / "validation" / job.name)
-    baseline.refuse_another()
+    write_outputs(batch, path, job.root / "reports" / job.name / "validation")
+    baseline.refuse_replaced()
     scorer = partial(_scores, batch, job.measure.scorer) if job.measure.scorer else None
     outputs, scored = compare_outputs(baseline.path, path, scorer=scorer, texts=job.reporting.log_text)
     scores = _compare_scores(batch, scored)
     return Reproduction(
-        **recorded(batch, why, generated, engine, started),
         answer=answer_of(outputs, scores),
         changes=changes(baseline.provenance, provenance_of(batch.checkpoint.folder)),
         changes_known=baseline.provenance is not None,
@@ -71,7 +52,7 @@ def compare(
 
 
 def _scores(batch: Batch, scorer: str, ids: Sequence[str], texts: Sequence[str | None]) -> Float64:
-    """float64[n]: NaN where a request failed or its prompt has no reference."""
+    """float64[n]: NaN if a request failed or its prompt has no reference."""
     prompts = batch.file.read(batch.file.places(ids).tolist())
     return np.array(
         [
@@ -82,13 +63,13 @@ def _scores(batch: Batch, scorer: str, ids: Sequence[str], texts: Sequence[str |
     )
 
 
-def _compare_scores(batch: Batch, scored: Scored | None) -> ScoresCompared | None:
+def _compare_scores(batch: Batch, scored: PairedScores | None) -> ScoreComparison | None:
     name = batch.job.measure.scorer
-    return compare_scores(name, scored.then, scored.now, _runs(batch, scored)) if scored and name else None
+    return compare_scores(name, scored.then, scored.now, _neighbours(batch, scored)) if scored and name else None
 
 
-def _runs(batch: Batch, scored: Scored) -> Int64:
-    """Which outputs were sent as neighbours and shared batches: int64[n]."""
+def _neighbours(batch: Batch, scored: PairedScores) -> Int64:
+    """int64[n]: the number of each output's group of neighbours, which were sent together and shared batches."""
     permutation = batch.checkpoint.order.permutation
     position = np.empty(len(permutation), np.int64)
     position[permutation] = np.arange(len(permutation))
@@ -96,12 +77,12 @@ def _runs(batch: Batch, scored: Scored) -> Int64:
 
 
 def _rebased(batch: Batch, baseline: Baseline) -> tuple[str, ...]:
-    """Was another baseline reproduced the last time? Then `dvc repro` has generated this one first."""
+    """How this baseline differs from that of the last reproduction: then `dvc repro` generated a new one first."""
     try:
         last = read_newest(batch.job)
     except ReproductionError:
         return ()
     if last is None or last.baseline_md5 == baseline.md5:
         return ()
-    named = changes(last.provenance, baseline.provenance) if baseline.provenance else ()
-    return named or (f"baseline: {last.baseline_md5} → {baseline.md5}",)
+    differing = changes(last.provenance, baseline.provenance) if baseline.provenance else ()
+    return differing or (f"baseline: {last.baseline_md5} → {baseline.md5}",)

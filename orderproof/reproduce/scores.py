@@ -1,8 +1,4 @@
-"""Did scores move? Two scores of each output in, one word out.
-
-In: scores then and now, and which outputs shared a batch. Out: `ScoresCompared`. Knows nothing of texts, scorers, files
-or engines.
-"""
+"""Whether scores moved between two generations: a paired comparison of the scores of each output."""
 
 from __future__ import annotations
 
@@ -14,11 +10,11 @@ from pydantic import BaseModel, ConfigDict
 from orderproof.outputs.disagreement import Float64, Int64, clustered_se, mean
 from orderproof.outputs.quantiles import t_quantile
 
-CONFIDENCE = 0.95  # of the two-sided interval that a difference must leave to have moved
+CONFIDENCE = 0.95  # of the two-sided interval: scores moved if it excludes 0
 
 
-class ScoresCompared(BaseModel):
-    """Scores against references, now minus then, paired by output. Fractions of the full score."""
+class ScoreComparison(BaseModel):
+    """Scores against references, paired by output, as fractions of the full score. Differences are now minus then."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -27,29 +23,29 @@ class ScoresCompared(BaseModel):
     then: float  # mean
     now: float
     difference: float
-    se: float | None  # standard error of the difference; None: a single output cannot tell
-    half_width: float | None  # of its 95 % interval
+    se: float | None  # standard error of the difference; None for a single output
+    half_width: float | None  # of the 95 % interval
     changed: int  # outputs whose score changed
     answer: Literal["as before", "moved", "too few to tell"]
 
 
-def compare_scores(scorer: str, then: Float64, now: Float64, runs: Int64) -> ScoresCompared:
+def compare_scores(scorer: str, then: Float64, now: Float64, neighbours: Int64) -> ScoreComparison:
     """Did the mean score move beyond its standard error?
 
     It moved if |d̄| > t·SE, with d the paired differences and t the two-sided 95 % quantile of Student's distribution.
     SE is the larger of two: √(Σ(dᵢ − d̄)² / (n(n − 1))), that of a mean of paired differences (Student 1908), and that
-    clustered by runs of neighbours (Liang & Zeger 1986), because outputs that shared a batch flip together.
+    clustered by groups of neighbours (Liang & Zeger 1986), because outputs that shared a batch change together.
 
     Args:
         then, now: float[n], 0 to 1.
-        runs: int[n], the number of each output's run of neighbours in the order of sending.
+        neighbours: int[n], the number of each output's group of neighbours in the order of sending.
     """
     change = now - then
-    errors = [found for found in (clustered_se(change, np.arange(len(change))), clustered_se(change, runs)) if found]
-    se, degrees = max(errors, default=(None, 0))
+    estimates = (clustered_se(change, np.arange(len(change))), clustered_se(change, neighbours))
+    se, degrees = max(filter(None, estimates), default=(None, 0))
     half_width = None if se is None else t_quantile((1 + CONFIDENCE) / 2, degrees) * se
     difference = mean(change)
-    return ScoresCompared(
+    return ScoreComparison(
         scorer=scorer,
         outputs=len(change),
         then=mean(then),

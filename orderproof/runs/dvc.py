@@ -1,11 +1,8 @@
-"""What DVC is told of a stage whose work was done outside `dvc repro`.
+"""Record the results of a stage in dvc.lock when the work was done outside `dvc repro`.
 
-In: the project's folder, a stage's name, and the hashes and parameters that were taken before the work began. Out: an
-entry in dvc.lock, or a `DvcError` in one line and dvc.lock as it was. Knows nothing of orders, verdicts or engines.
-
-DVC has no Python call for this, so its command is run. `dvc commit` records whatever lies on disk, also a dataset that
-was edited while it was measured; so what was taken before is compared, and an entry that tells of anything else is
-taken back.
+DVC has no Python API for this, so its command is run. `dvc commit` records whatever is on disk, including a dataset
+that was edited during the measurement. Therefore hashes and parameters taken before the work are compared with the new
+entry, and dvc.lock is restored if they differ.
 """
 
 from __future__ import annotations
@@ -28,21 +25,21 @@ from orderproof.job.hashing import md5_of
 
 _NO_DVC = "not inside of a DVC repository"
 _NO_STAGE = "does not exist as an output or a stage name"
-_COMPLAINT = re.compile(r"^(ERROR: |fatal: |error: | ! \[)", re.MULTILINE)  # of DVC, of git
-_LONGEST_COMPLAINT = 500  # characters
+_ERROR_START = re.compile(r"^(ERROR: |fatal: |error: | ! \[)", re.MULTILINE)  # as DVC and git print errors
+_MAX_ERROR_CHARACTERS = 500
 
 
 class DvcError(OrderproofError):
-    """DVC or git failed: what, why, and what to do."""
+    """DVC or git failed. The message says what failed, why, and what to do."""
 
 
 class InputsChanged(DvcError):
-    """The work rests on something that is no longer there, so it must not be recorded."""
+    """An input changed after the work began, so the result must not be recorded."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """Whether dvc.lock now tells of a stage's present outputs; if not, `why`."""
+    """Whether dvc.lock now holds a stage's current outputs; if not, `why`."""
 
     stage: str
     recorded: bool
@@ -50,29 +47,29 @@ class Recorded:
 
 
 def stage_of(job: str, what: str = "measure") -> str:
-    """The stage of dvc.yaml that measures a job, or that generates its outputs."""
+    """The name of a job's stage in dvc.yaml, such as "measure@six-domains"."""
     return f"{what}@{job}"
 
 
 def inside_a_stage() -> str | None:
-    """The DVC stage whose command this process is; None outside of one."""
+    """The DVC stage that runs this process; None outside `dvc repro`."""
     return os.environ.get("DVC_STAGE")
 
 
 def stage_params(root: Path, job: str) -> dict[str, Any]:
-    """The DVC parameters of a job's stage, as params.yaml has them now: `defaults` and `jobs.<job>`; absent: None.
+    """The DVC parameters of a job's stage, as params.yaml has them: `defaults` and `jobs.<job>`; None: missing.
 
-    Taken before a job is measured, they let `compare_inputs` see whether the plan was edited meanwhile.
+    Take them before a measurement: `compare_inputs` then detects an edit during it.
     """
     return _params_now(root, ("defaults", f"jobs.{job}"))
 
 
 def compare_inputs(root: Path, files: Mapping[str, str], params: Mapping[str, Any]) -> None:
-    """Are the files (md5 by path; folders are left out) and DVC parameters still what they were? Changes nothing.
+    """Check that files (md5 by path; folders are skipped) and DVC parameters have not changed. Writes nothing.
 
     Raises:
-        InputsChanged: one of them is not.
-        DvcError: params.yaml is no YAML any more.
+        InputsChanged: one of them changed.
+        DvcError: params.yaml is not valid YAML.
     """
     _compare_files(root, files)
     _compare_params(params, _params_now(root, params))
@@ -81,55 +78,55 @@ def compare_inputs(root: Path, files: Mapping[str, str], params: Mapping[str, An
 def record_in_dvc(
     root: Path, stage: str, expected: Mapping[str, str], params: Mapping[str, Any] | None = None
 ) -> Recorded:
-    """Record a stage's present outputs in dvc.lock, as `dvc repro` would have.
+    """Record a stage's current outputs in dvc.lock, as `dvc repro` does.
 
-    Inside a stage the inputs are compared and nothing else, since DVC itself records what the stage made.
+    Inside a stage only the inputs are compared, because DVC itself records the stage's outputs.
 
     Args:
         root: folder of dvc.yaml and params.yaml.
         stage: such as "measure@six-domains".
-        expected: md5 by path (absolute or from `root`), taken before the work began; of a folder, DVC's own "….dir".
-        params: what `stage_params` gave then; None: not compared.
+        expected: md5 by path (absolute or from `root`), taken before the work began; for a folder DVC's own "….dir".
+        params: the result of `stage_params` before the work began; None: not compared.
 
     Returns:
-        whether it was recorded. A project without DVC, or without that stage, is no error.
+        Whether it was recorded. A project without DVC or without this stage is not an error.
 
     Raises:
-        InputsChanged: an input is no longer what it was.
-        DvcError: DVC failed. In either case dvc.lock is byte for byte what it was.
+        InputsChanged: an input changed. dvc.lock is unchanged.
+        DvcError: DVC failed. dvc.lock is unchanged.
     """
     compare_inputs(root, expected, params or {})
     if inside_a_stage():
-        return Recorded(stage, False, f"DVC itself records {inside_a_stage()} when its command has ended")
+        return Recorded(stage, False, f"DVC itself records {inside_a_stage()} when its command ends")
     lock = root / "dvc.lock"
     before = lock.read_bytes() if lock.exists() else None
     try:
         run_dvc(root, "commit", "--force", stage)
         _compare_entry(root, stage, expected, params or {})
-    except BaseException as error:  # also when interrupted
+    except BaseException as error:  # also an interrupt
         _restore(lock, before)
-        why = _nowhere_to_record(root, stage, error)
+        why = _why_not_recorded(root, stage, error)
         if why is None:
             raise
         return Recorded(stage, False, why)
     return Recorded(stage, True)
 
 
-def record_again(root: Path, stage: str, beside: Sequence[str] = ()) -> Recorded:
-    """Record outputs that were changed after their measurement, such as a demoted order.
+def record_again(root: Path, stage: str, ignored: Sequence[str] = ()) -> Recorded:
+    """Record outputs that changed after their measurement, such as a demoted order.
 
-    That must not pass other inputs off as measured, so it is done only while they are those of the stage's entry.
+    This is done only while the inputs are those in the stage's entry: it must never hold unmeasured inputs.
 
     Args:
-        beside: keys of a parameter that decide nothing of what was measured, so that they may have changed.
+        ignored: keys of a parameter that do not affect the measurement, so they may differ.
     """
     entry = lock_entry(root, stage)
     if entry is None:
-        return Recorded(stage, False, f"{root / 'dvc.lock'} tells nothing of {stage} yet")
+        return Recorded(stage, False, f"{root / 'dvc.lock'} has no entry for {stage} yet")
     measured = {dep["path"]: dep["md5"] for dep in entry.get("deps", ())}
     params = entry.get("params", {}).get("params.yaml", {})
     now = _params_now(root, params)
-    params = {key: _with_present(beside, value, now[key]) for key, value in params.items()}
+    params = {key: _with_current(ignored, value, now[key]) for key, value in params.items()}
     try:
         return record_in_dvc(root, stage, measured, params)
     except InputsChanged as changed:
@@ -137,14 +134,14 @@ def record_again(root: Path, stage: str, beside: Sequence[str] = ()) -> Recorded
 
 
 def lock_entry(root: Path, stage: str) -> dict[str, Any] | None:
-    """What dvc.lock tells of a stage: its cmd, deps, params and outs; None if nothing."""
+    """A stage's entry in dvc.lock (cmd, deps, params, outs); None if there is none."""
     lock = _read_yaml(root / "dvc.lock") or {}
     entry: dict[str, Any] | None = (lock.get("stages") or {}).get(stage)
     return entry
 
 
 def run_dvc(root: Path, *arguments: str) -> str:
-    """Run a DVC command to its end, waiting for other DVC processes. Returns its output, or raises DvcError."""
+    """Run a DVC command and return its output. Waits for other DVC processes. Raises DvcError."""
     return run_tool(root, "dvc", [sys.executable, "-m", "dvc", "--wait-for-lock"], arguments)
 
 
@@ -152,24 +149,24 @@ def run_tool(root: Path, name: str, prefix: Sequence[str], arguments: Sequence[s
     """Run a command without a terminal, so that it fails instead of asking for a password."""
     quiet = {"DVC_NO_ANALYTICS": "1", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8"}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [*prefix, *arguments], cwd=root, env={**os.environ, **quiet}, stdin=subprocess.DEVNULL, capture_output=True
         )
     except OSError as error:
         raise DvcError(f"{name} cannot be run in {root}: {error.strerror or error}") from None
-    if done.returncode:
-        raise DvcError(f"`{name} {arguments[0]}` failed: {_complaint(done.stderr.decode(errors='replace'))}")
-    return done.stdout.decode(errors="replace")
+    if process.returncode:
+        raise DvcError(f"`{name} {arguments[0]}` failed: {_error_text(process.stderr.decode(errors='replace'))}")
+    return process.stdout.decode(errors="replace")
 
 
 def _compare_files(root: Path, expected: Mapping[str, str]) -> None:
     for path, md5 in expected.items():
         if md5.endswith(".dir"):
-            continue  # only DVC hashes folders, so they are compared in its entry
+            continue  # only DVC hashes folders: they are compared in its entry
         try:
             _compare(path, md5, md5_of(root / path))
         except OSError as error:
-            raise InputsChanged(f"{path} cannot be read any more ({error.strerror}): nothing was recorded") from None
+            raise InputsChanged(f"{path} can no longer be read ({error.strerror}). Nothing was recorded") from None
 
 
 def _compare_entry(root: Path, stage: str, expected: Mapping[str, str], params: Mapping[str, Any]) -> None:
@@ -180,7 +177,7 @@ def _compare_entry(root: Path, stage: str, expected: Mapping[str, str], params: 
         now = hashes.get((root / path).resolve())
         if now is None:
             raise DvcError(
-                f"{path} is no dependency of {stage} in dvc.yaml, so its entry could not tell what was measured"
+                f"{path} is not a dependency or output of {stage} in dvc.yaml, so it cannot be recorded. Add it there"
             )
         _compare(path, md5, now)
     recorded = entry.get("params", {}).get("params.yaml", {})
@@ -190,11 +187,13 @@ def _compare_entry(root: Path, stage: str, expected: Mapping[str, str], params: 
 def _compare_params(measured: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     for key, value in measured.items():
         if now[key] != value:
-            raise InputsChanged(f"`{key}` in params.yaml is not what was measured: nothing was recorded. Measure again")
+            raise InputsChanged(
+                f"`{key}` in params.yaml changed since the measurement. Nothing was recorded. Measure again"
+            )
 
 
-def _with_present(names: Sequence[str], measured: Any, now: Any) -> Any:
-    """A parameter as it was measured, but for these keys of it, which are as they are now."""
+def _with_current(names: Sequence[str], measured: Any, now: Any) -> Any:
+    """The measured value of a parameter, with the current values of these keys."""
     if not isinstance(measured, Mapping) or not isinstance(now, Mapping):
         return measured
     kept = {key: value for key, value in measured.items() if key not in names}
@@ -202,7 +201,7 @@ def _with_present(names: Sequence[str], measured: Any, now: Any) -> Any:
 
 
 def _params_now(root: Path, keys: Iterable[str]) -> dict[str, Any]:
-    """Values by dotted key, as DVC names parameters; None for one that is not there."""
+    """Values by dotted key, as DVC names parameters; None for a missing key."""
     document = _read_yaml(root / "params.yaml")
     values = {}
     for key in keys:
@@ -216,8 +215,8 @@ def _params_now(root: Path, keys: Iterable[str]) -> dict[str, Any]:
 def _compare(path: str, measured: str, now: str) -> None:
     if now != measured:
         raise InputsChanged(
-            f"{path} is not what was measured (md5 {measured} then, {now} now): nothing was recorded. Put it back, or "
-            "measure again"
+            f"{path} changed since the measurement (md5 {measured}, now {now}). Nothing was recorded. Restore the "
+            "file, or measure again"
         )
 
 
@@ -229,10 +228,10 @@ def _restore(lock: Path, content: bytes | None) -> None:
         write_atomically(lock, content)
 
 
-def _nowhere_to_record(root: Path, stage: str, error: BaseException) -> str | None:
-    """Why this project has no place for the record; None if the error is a failure."""
+def _why_not_recorded(root: Path, stage: str, error: BaseException) -> str | None:
+    """Why this project does not record the stage; None if the error is a real failure."""
     if isinstance(error, DvcError) and _NO_DVC in str(error):
-        return f"{root} is not inside a DVC repository"
+        return f"{root} is not in a DVC repository"
     if isinstance(error, DvcError) and _NO_STAGE in str(error):
         return f"{root / 'dvc.yaml'} has no stage {stage}"
     return None
@@ -244,12 +243,12 @@ def _read_yaml(path: Path) -> Any:
     except FileNotFoundError:
         return None
     except (YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise DvcError(f"{path} is not readable as YAML: {' '.join(str(error).split())}") from None
+        raise DvcError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
 
 
-def _complaint(stderr: str) -> str:
-    """The paragraph of a command's stderr that says what is wrong, as one line, without hints."""
-    start = _COMPLAINT.search(stderr)
+def _error_text(stderr: str) -> str:
+    """The paragraph of a command's stderr that names the error, as one line, without hints."""
+    start = _ERROR_START.search(stderr)
     paragraph = stderr[start.start() :].split("\n\n")[0] if start else stderr
     words = " ".join(line for line in paragraph.splitlines() if not line.startswith("hint: ")).split()
-    return " ".join(words)[:_LONGEST_COMPLAINT] or "it did not say why"
+    return " ".join(words)[:_MAX_ERROR_CHARACTERS] or "no error message"

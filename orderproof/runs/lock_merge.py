@@ -1,8 +1,8 @@
-"""Three versions of dvc.lock → one: what two workers recorded of different stages, put together.
+"""A git merge driver for dvc.lock: combines what two workers recorded of different stages.
 
-In: the paths of the common ancestor, of ours and of theirs, as git hands them to a merge driver. Out: ours holds both,
-and exit status 0; or 1, and ours is as it was, where both recorded the same stage and not the same of it. Lines that
-two workers append at one place are a conflict to git, though one stage has nothing to do with the other.
+git calls it with the paths of the common ancestor, ours and theirs, and reads the result from ours. Exit status 0:
+merged; 1: both recorded the same stage differently, and ours is unchanged. git's own merge would report a conflict for
+any two stages that are appended at the same place.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from ruamel.yaml import YAML
 from orderproof.job.files import atomic_file
 
 
-class BothRecorded(Exception):
-    """A stage of which the two versions tell different things, both new."""
+class StageConflict(Exception):
+    """Both sides changed the same stage, in different ways."""
 
 
 def merge_stages(
     base: Mapping[str, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any]]:
-    """Of each stage what the side says that changed it; a stage that one side dropped stays dropped.
+    """Yield each stage as the side that changed it has it. A stage that one side removed stays removed.
 
     Raises:
-        BothRecorded: both sides changed one, and not alike.
+        StageConflict: both sides changed a stage, in different ways.
     """
     for stage in dict.fromkeys([*ours, *theirs]):
-        before, here, there = (side.get(stage) for side in (base, ours, theirs))
-        if here != before and there not in (before, here):
-            raise BothRecorded(stage)
-        entry = there if here == before else here
+        before, own, other = (side.get(stage) for side in (base, ours, theirs))
+        if own != before and other not in (before, own):
+            raise StageConflict(stage)
+        entry = other if own == before else own
         if entry is not None:
             yield stage, entry
 
@@ -44,7 +44,7 @@ def main(base: Path, ours: Path, theirs: Path) -> int:
     locks = [yaml.load(path.read_bytes()) or {} for path in (base, ours, theirs)]
     try:
         stages = dict(merge_stages(*(lock.get("stages") or {} for lock in locks)))
-    except BothRecorded:
+    except StageConflict:
         return 1
     with atomic_file(ours) as sink:
         yaml.dump({"schema": "2.0", **locks[1], "stages": stages}, sink)

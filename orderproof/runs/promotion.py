@@ -1,10 +1,7 @@
-"""The order beside its dataset: data/<job>/order.parquet and its record data/<job>/order.json.
+"""The job's current order: data/<job>/order.parquet and its record data/<job>/order.json.
 
-In: a job, a trial, its verdict, and the order that was tried. Out: the two files, and the `Promotion` that the record
-holds. Knows nothing of engines, MLflow, DVC or how a verdict is reached; it only refuses what no verdict carries.
-
-order.parquet is written first and order.json, which holds its md5, last: a pair that a crash has torn does not match,
-and is no promotion.
+order.json is written last and holds the md5 of order.parquet, so a crash between the two leaves files that do not
+match, and those are not a promotion. measure/promote.py checks whether a trial justifies an order.
 """
 
 from __future__ import annotations
@@ -21,15 +18,9 @@ from orderproof.job.errors import OrderproofError
 from orderproof.job.files import write_atomically
 from orderproof.job.hashing import md5_of
 from orderproof.job.spec import Job
-from orderproof.measure.trial_store import Trial
-from orderproof.measure.verdict import Verdict
 from orderproof.orders.order import Order
-from orderproof.orders.order_record import OrderRecord
 from orderproof.orders.order_table import find_among, read_order, write_order
-from orderproof.outputs.passes import CANDIDATE
-from orderproof.runs.promotion_record import Demotion, Promotion, provenance
-
-__all__ = ["Promotion", "PromotionError", "current_order", "demote", "keep_current", "promote", "read_promotion"]
+from orderproof.runs.promotion_record import Demotion, Evidence, Promotion
 
 ORDER_FILE, RECORD_FILE = "order.parquet", "order.json"
 
@@ -37,68 +28,45 @@ _log = logging.getLogger(__name__)
 
 
 class PromotionError(OrderproofError):
-    """An order that must not be promoted, or a record that cannot be trusted: why, and what to do."""
+    """An order must not be promoted, or its record is damaged. The message says why, and what to do."""
 
 
-def promote(
-    job: Job, trial: Trial, verdict: Verdict, order: Order, ids: Sequence[str], mlflow_run: str | None = None
-) -> Promotion:
-    """Make `order` the job's chosen order. Promoting it again for the same trial leaves the files as they are.
+def write_promotion(job: Job, order: Order, ids: Sequence[str], evidence: Evidence) -> Promotion:
+    """Make `order` the job's current order. The same evidence again leaves the files unchanged.
 
     Args:
-        order: over the whole file, also where the trial measured a sample of it.
+        order: over the whole file.
         ids: the prompts' ids in the file's order.
 
     Raises:
-        PromotionError: a placebo, any verdict but `promote`, an order that the trial did not try, or a dataset that is
-            not the one that was measured. Nothing is written.
+        PromotionError: the prompts changed since the measurement. Nothing is written.
     """
-    if verdict.verdict != "promote":
-        raise PromotionError(
-            f"{job.name}: the verdict is {verdict.verdict!r} ({verdict.reason}), so no order is promoted"
-        )
-    _refuse_foreign(job, trial)
-    _refuse_untried(job, trial, order, ids)
-    return _write(job, order, ids, promoted=True, **provenance(trial, verdict, mlflow_run))
+    refuse_changed_prompts(job, order.dataset_md5)
+    return _write(job, order, ids, promoted=True, **evidence.fields())
 
 
-def keep_current(
-    job: Job,
-    dataset_md5: str,
-    ids: Sequence[str],
-    trial: Trial | None = None,
-    verdict: Verdict | None = None,
-    mlflow_run: str | None = None,
-) -> Promotion:
-    """Leave the job in its current order, and have the files say so.
+def keep_current(job: Job, dataset_md5: str, ids: Sequence[str], evidence: Evidence) -> Promotion:
+    """Keep the job's current order, and record that.
 
-    An earlier promotion that fits the dataset stays byte for byte; otherwise the files hold the file's own order.
+    An earlier promotion for this dataset stays unchanged; otherwise the files hold the order of the prompt file.
 
     Args:
-        trial: the one that promoted nothing; None when the plan refused before any.
+        evidence: the verdict that promoted nothing.
 
     Raises:
-        PromotionError: a placebo, or a dataset that is not the one that was measured. Nothing is written.
+        PromotionError: the prompts changed since the measurement. Nothing is written.
     """
-    if trial is not None:
-        _refuse_foreign(job, trial)
-    _refuse_changed(job, dataset_md5)
+    refuse_changed_prompts(job, dataset_md5)
     earlier = read_promotion(job)
     if earlier and earlier.promoted and _fitting_order(job, earlier, dataset_md5, ids):
         return earlier
     demoted = earlier.demoted if earlier and earlier.order.dataset_md5 == dataset_md5 else None
-    return _write(
-        job,
-        _file_order(dataset_md5, ids),
-        ids,
-        promoted=False,
-        demoted=demoted,
-        **provenance(trial, verdict, mlflow_run),
-    )
+    order = _file_order(dataset_md5, ids)
+    return _write(job, order, ids, promoted=False, demoted=demoted, **evidence.fields())
 
 
 def demote(job: Job, ids: Sequence[str], reason: str = "") -> Promotion:
-    """Go back to the file's own order. The trial's folder stays; the record says what was taken back, and when.
+    """Go back to the order of the prompt file. The trial's folder stays; the record names the demoted order.
 
     Raises:
         PromotionError: no order is promoted.
@@ -120,17 +88,17 @@ def demote(job: Job, ids: Sequence[str], reason: str = "") -> Promotion:
 
 
 def read_promotion(job: Job) -> Promotion | None:
-    """The record of the job's chosen order; None, with a warning in the log, where the two files are no pair.
+    """The record of the job's current order; None, with a warning in the log, if the two files do not match.
 
     Raises:
-        PromotionError: order.json is not such a record.
+        PromotionError: order.json cannot be read.
     """
     record, table = job.data_dir / RECORD_FILE, job.data_dir / ORDER_FILE
     present = [path.name for path in (table, record) if path.exists()]
     if not present:
         return None
     if len(present) == 1:
-        _warn_torn(job, f"only {present[0]} is there")
+        _warn_mismatch(job, f"only {present[0]} exists")
         return None
     try:
         promotion = Promotion.model_validate_json(record.read_bytes())
@@ -138,19 +106,19 @@ def read_promotion(job: Job) -> Promotion | None:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the file"
         raise PromotionError(
-            f"{record} is not the record of an order ({place}: {first['msg']}): restore it with `dvc checkout`, or "
-            "delete it to go back to the file's order"
+            f"{record} is not a valid record of an order ({place}: {first['msg']}). Restore it with `dvc checkout`, or "
+            "delete it to go back to the order of the prompt file"
         ) from None
     except OSError as error:
         raise PromotionError(f"{record} cannot be read: {error.strerror}. Restore it with `dvc checkout`") from None
     if promotion.order_md5 != md5_of(table):
-        _warn_torn(job, f"{ORDER_FILE} is not the one that {RECORD_FILE} tells of")
+        _warn_mismatch(job, f"{ORDER_FILE} does not have the md5 in {RECORD_FILE}")
         return None
     return promotion
 
 
 def current_order(job: Job, dataset_md5: str, ids: Sequence[str]) -> Order:
-    """The order in which the job runs today: the promoted one if it fits this dataset, otherwise the file's."""
+    """The order in which the job runs now: the promoted order if it is for this dataset, otherwise that of the file."""
     promotion = read_promotion(job)
     if promotion and promotion.promoted:
         order = _fitting_order(job, promotion, dataset_md5, ids)
@@ -159,60 +127,30 @@ def current_order(job: Job, dataset_md5: str, ids: Sequence[str]) -> Order:
     return _file_order(dataset_md5, ids)
 
 
-def _refuse_foreign(job: Job, trial: Trial) -> None:
-    manifest = trial.manifest
-    if manifest.placebo:
-        raise PromotionError(f"trial {manifest.trial} is a placebo: whatever its verdict, it decides no job's order")
-    if manifest.job != job.name:
-        raise PromotionError(f"trial {manifest.trial} is of the job {manifest.job!r}, not of {job.name!r}")
-    _refuse_changed(job, manifest.dataset_md5)
-
-
-def _refuse_changed(job: Job, measured_md5: str) -> None:
+def refuse_changed_prompts(job: Job, measured_md5: str) -> None:
+    """Raise PromotionError if the job's prompts changed since the measurement."""
     now = _dataset_md5(job)
     if now != measured_md5:
         raise PromotionError(
-            f"{job.prompts} is not the file that was measured (md5 {measured_md5} then, {now} now), so no order was "
-            "written: put it back, or measure again"
+            f"{job.prompts} changed since the measurement (md5 {measured_md5}, now {now}), so no order was written. "
+            "Restore the file, or measure again"
         )
-
-
-def _refuse_untried(job: Job, trial: Trial, order: Order, ids: Sequence[str]) -> None:
-    """The order must be of the registered making, and over the measured prompts the very one that was timed."""
-    manifest, blocks = trial.manifest, trial.blocks()
-    made = order.record().model_copy(update={"sha256": manifest.candidate.sha256})  # that is over the measured prompts
-    if made != manifest.candidate:
-        other = [name for name in OrderRecord.model_fields if getattr(made, name) != getattr(manifest.candidate, name)]
-        raise PromotionError(
-            f"{job.name}: the order has another {', '.join(other)} than trial {manifest.trial} registered"
-        )
-    if not len(order) == len(ids) == manifest.prompts_total:
-        raise PromotionError(
-            f"{job.name}: an order of {len(order)} for {len(ids)} prompts, of which trial {manifest.trial} "
-            f"registered {manifest.prompts_total}"
-        )
-    if not blocks:
-        raise PromotionError(f"trial {manifest.trial} has no valid block, so it promotes nothing")
-    timed = trial.tokens(blocks[0].passes[CANDIDATE].pass_id, ["prompt_id"])["prompt_id"].to_pylist()
-    measured = set(timed)
-    if [ids[index] for index in order.permutation if ids[index] in measured] != timed:
-        raise PromotionError(f"{job.name}: the {order.method} order is not the one that trial {manifest.trial} timed")
 
 
 def _dataset_md5(job: Job) -> str:
     try:
         return md5_of(job.prompts_path)
     except OSError as error:
-        raise PromotionError(f"{job.prompts} cannot be read ({error.strerror}), so no order was written") from None
+        raise PromotionError(f"{job.prompts} cannot be read ({error.strerror}). No order was written") from None
 
 
 def _write(job: Job, order: Order, ids: Sequence[str], **record: Any) -> Promotion:
-    """Both files; or neither, where they tell the same already."""
+    """Write both files, or none if they already hold the same."""
     record = {"job": job.name, "order": order.record(), "prompts": len(ids), "created_utc": _now(), **record}
     earlier = read_promotion(job)
     if earlier and earlier.trial and earlier.trial == record.get("trial"):
-        record["mlflow_run"] = record["mlflow_run"] or earlier.mlflow_run  # a tracker that is down now had it then
-    if earlier and earlier.same_but_for_its_time(Promotion(order_md5=earlier.order_md5, **record)):
+        record["mlflow_run"] = record["mlflow_run"] or earlier.mlflow_run  # MLflow may be unreachable now
+    if earlier and earlier.equals_except_time(Promotion(order_md5=earlier.order_md5, **record)):
         return earlier
     write_order(job.data_dir / ORDER_FILE, order, ids)
     promotion = Promotion(order_md5=md5_of(job.data_dir / ORDER_FILE), **record)
@@ -221,11 +159,11 @@ def _write(job: Job, order: Order, ids: Sequence[str], **record: Any) -> Promoti
 
 
 def _fitting_order(job: Job, promotion: Promotion, dataset_md5: str, ids: Sequence[str]) -> Order | None:
-    """The promoted order over these prompts; None, with a warning in the log, if it was promoted for others."""
+    """The promoted order of these prompts; None, with a warning in the log, if it was promoted for other prompts."""
     if promotion.order.dataset_md5 == dataset_md5:
         return read_order(job.data_dir / ORDER_FILE, promotion.order, find_among(ids))
     _log.warning(
-        "%s: the promoted order is of another version of %s, so the file's own order holds; measure again",
+        "%s: the promoted order is for another version of %s, so the order of the file is used. Measure again",
         job.name,
         job.prompts,
     )
@@ -236,10 +174,10 @@ def _file_order(dataset_md5: str, ids: Sequence[str]) -> Order:
     return Order(np.arange(len(ids), dtype=np.int64), "file", {}, {}, dataset_md5)
 
 
-def _warn_torn(job: Job, what: str) -> None:
+def _warn_mismatch(job: Job, what: str) -> None:
     _log.warning(
-        "%s: half of a promotion lies in %s (%s), as after a crash, so the file's own order holds; measure again, or "
-        "restore both files with `dvc checkout`",
+        "%s: the promotion in %s is incomplete (%s), perhaps after a crash, so the order of the file is used. Measure "
+        "again, or restore both files with `dvc checkout`",
         job.name,
         job.data_dir,
         what,

@@ -1,9 +1,6 @@
-"""What git and DVC's remote are told of a stage that dvc.lock records.
+"""Commit and push a stage that dvc.lock records.
 
-In: the project's folder, a recorded stage, a message. Out: a commit of exactly that record, if asked for, pushed with
-its data; or a `DvcError` that says what failed and what was done. Knows nothing of orders or verdicts.
-
-Several workers may push to one branch. Whoever is late takes in what the others pushed and tries again.
+Several workers may push to one branch. A worker whose push is rejected rebases on the others' commits and tries again.
 """
 
 from __future__ import annotations
@@ -19,34 +16,34 @@ from typing import Any, Literal
 from orderproof.runs.dvc import DvcError, inside_a_stage, lock_entry, run_dvc, run_tool
 
 _REBASE_FOLDERS = ("rebase-merge", "rebase-apply")
-PUSHES = 5  # tries, when others push at the same time
+MAX_PUSHES = 5  # when others push at the same time
 
 
 @dataclass(frozen=True)
 class Published:
-    """What left the working tree."""
+    """What was committed and pushed."""
 
-    commit: str | None = None  # None: nothing new to commit
+    commit: str | None = None  # None: nothing to commit
     pushed: bool = False
-    notes: tuple[str, ...] = ()  # what the user should know: why nothing left, or what the commit does not hold
+    notes: tuple[str, ...] = ()  # for the user: why nothing was published, or what the commit does not contain
 
 
 def publish(root: Path, stage: str, how: Literal["none", "commit", "push"], message: str) -> Published:
-    """Commit a recorded stage to git and nothing else; with "push" push its data and then the commit.
+    """Commit only a recorded stage to git; with "push" also push its data and then the commit.
 
-    The commit holds dvc.lock and the .gitignore files that DVC wrote for the stage's outputs, as they lie on disk. What
-    the user has staged stays staged and is not in it. Data go first, so that no pushed commit lacks them.
+    The commit contains dvc.lock and the .gitignore files that DVC wrote for the stage's outputs, as they are on disk.
+    Files that the user staged stay staged and are not in it. Data is pushed first, so that no pushed commit lacks it.
 
     Raises:
-        DvcError: nothing is recorded, or git or DVC failed; the message says what was done before.
+        DvcError: nothing is recorded, or git or DVC failed. The message says which steps are done.
     """
     if how == "none":
         return Published()
     if running := inside_a_stage():
-        return Published(notes=(f"not published: DVC records {running} only when its command has ended",))
+        return Published(notes=(f"not published: DVC records {running} only when its command ends",))
     entry = lock_entry(root, stage)
     if entry is None:
-        raise DvcError(f"{root / 'dvc.lock'} tells nothing of {stage}, so there is nothing to publish: record it first")
+        raise DvcError(f"{root / 'dvc.lock'} has no entry for {stage}, so there is nothing to publish. Record it first")
     commit = _commit_only(root, ["dvc.lock", *_ignore_files(root, entry)], message)
     notes = _uncommitted_inputs(root, entry)
     if how == "commit":
@@ -55,14 +52,14 @@ def publish(root: Path, stage: str, how: Literal["none", "commit", "push"], mess
         run_dvc(root, "push", stage)
         _push(root)
     except DvcError as error:
-        done = f"committed {commit[:12]}, but not pushed" if commit else "not pushed"
-        raise DvcError(f"{done}: {error}. When that is mended: dvc push {stage} && git push") from None
+        state = f"committed {commit[:12]}, but not pushed" if commit else "not pushed"
+        raise DvcError(f"{state}: {error}. Fix it, then: dvc push {stage} && git push") from None
     return Published(_head(root) if commit else None, pushed=True, notes=notes)
 
 
 def _push(root: Path) -> None:
-    """Push the branch; where others were quicker, on top of what they pushed."""
-    for last in (False,) * (PUSHES - 1) + (True,):
+    """Push the branch; if others pushed first, rebase on their commits."""
+    for last in (False,) * (MAX_PUSHES - 1) + (True,):
         try:
             _git(root, "push", "--quiet")
             return
@@ -76,15 +73,15 @@ def _others_pushed(root: Path) -> bool:
     _git(root, "fetch", "--quiet")
     try:
         return _git(root, "rev-list", "--count", "HEAD..@{upstream}").strip() != "0"
-    except DvcError:  # a branch that follows none: what `git push` said of it says more
+    except DvcError:  # no upstream branch: the error of `git push` explains it better
         return False
 
 
 def _rebase(root: Path) -> None:
-    """Put the commits that were not pushed on top of the others'. In dvc.lock, stages are merged and not lines.
+    """Rebase the local commits on the others'. dvc.lock is merged stage by stage, not line by line.
 
     Raises:
-        DvcError: git refuses (files were edited), or both recorded the same stage. The branch is what it was.
+        DvcError: git refuses (uncommitted edits), or both sides recorded the same stage. The branch is unchanged.
     """
     driver = f'"{sys.executable}" -m orderproof.runs.lock_merge %O %A %B'
     with tempfile.NamedTemporaryFile(suffix=".gitattributes") as attributes:
@@ -96,19 +93,19 @@ def _rebase(root: Path) -> None:
         except DvcError as error:
             if not _rebasing(root):
                 raise
-            disputed = ", ".join(_git(root, "diff", "--name-only", "--diff-filter=U").split())
+            conflicting = ", ".join(_git(root, "diff", "--name-only", "--diff-filter=U").split())
             _git(root, "rebase", "--abort")
             raise DvcError(
-                f"others pushed meanwhile, and what they say in {disputed or 'their commits'} and what was found here "
-                f"do not go together ({error}): `git pull --rebase` and choose"
+                f"others pushed in the meantime, and their commits conflict with this one in "
+                f"{conflicting or 'some files'} ({error}). Run `git pull --rebase` and resolve the conflict"
             ) from None
 
 
 def _own_attributes(root: Path) -> bytes:
-    """What the user's own file of attributes holds, whose place a setting takes: git reads one such file."""
-    usual = f"{os.environ.get('XDG_CONFIG_HOME') or '~/.config'}/git/attributes"
-    asked = ("--type=path", "--default", usual, "--get", "core.attributesFile")
-    path = root / _git(root, "config", *asked).strip()
+    """The user's own git attributes: git reads only one such file, and the setting above replaces it."""
+    default = f"{os.environ.get('XDG_CONFIG_HOME') or '~/.config'}/git/attributes"
+    options = ("--type=path", "--default", default, "--get", "core.attributesFile")
+    path = root / _git(root, "config", *options).strip()
     return path.read_bytes() if path.is_file() else b""
 
 
@@ -117,7 +114,7 @@ def _rebasing(root: Path) -> bool:
 
 
 def _commit_only(root: Path, paths: Sequence[str], message: str) -> str | None:
-    """Commit the given files and keep the rest of the index as it is. Returns the commit; None if nothing changed."""
+    """Commit only these files; the rest of the index stays as it is. Returns the commit; None if nothing changed."""
     states = {path: _git(root, "status", "--porcelain", "--", path) for path in paths}
     changed = [path for path, state in states.items() if state]
     untracked = [path for path in changed if states[path].startswith("??")]
@@ -125,7 +122,7 @@ def _commit_only(root: Path, paths: Sequence[str], message: str) -> str | None:
         return None
     try:
         if untracked:
-            _git(root, "add", "--intent-to-add", "--", *untracked)  # --only takes nothing that git does not know
+            _git(root, "add", "--intent-to-add", "--", *untracked)  # --only needs files that git tracks
         _git(root, "commit", "--quiet", "--only", f"--message={message}", "--", *changed)
     except DvcError:
         if untracked:
@@ -135,7 +132,7 @@ def _commit_only(root: Path, paths: Sequence[str], message: str) -> str | None:
 
 
 def _ignore_files(root: Path, entry: Mapping[str, Any]) -> list[str]:
-    """The .gitignore files in which DVC listed a stage's outputs; none where git ignored those anyway."""
+    """The .gitignore files in which DVC listed a stage's outputs; empty if git ignored those already."""
     found: dict[str, None] = {}
     for out in entry.get("outs", ()):
         path = Path(out["path"])
@@ -146,11 +143,11 @@ def _ignore_files(root: Path, entry: Mapping[str, Any]) -> list[str]:
 
 
 def _uncommitted_inputs(root: Path, entry: Mapping[str, Any]) -> tuple[str, ...]:
-    """A note for each file that the record rests on and that git does not hold as it is."""
+    """A note for each input of the record that has uncommitted changes."""
     pointers = [f"{dep['path']}.dvc" for dep in entry.get("deps", ()) if not Path(dep["path"]).is_absolute()]
     inputs = ["params.yaml", "dvc.yaml", *(path for path in pointers if (root / path).is_file())]
     return tuple(
-        f"{path} has changes that are not committed: a clone of this commit would measure again"
+        f"{path} has uncommitted changes: a clone of this commit would measure again"
         for path in inputs
         if _git(root, "status", "--porcelain", "--", path)
     )

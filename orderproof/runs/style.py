@@ -1,7 +1,6 @@
-"""How every picture looks: colours, marks, sizes, titles.
+"""The style of every picture: colours, markers, sizes, titles.
 
-In: nothing. Out: settings of matplotlib, which is imported where it is used. Knows nothing of what is drawn. The
-colours (from Okabe and Ito's palette) stay apart for colour-blind readers, the marks also in print.
+The colours (Okabe and Ito's palette) are distinct for colour-blind readers, the markers also in black and white.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ STYLE: Any = {  # matplotlib types it as a mapping of 300 literal keys
 
 
 def new_figure(height_in: float, place: tuple[float, float, float, float] | None = None) -> tuple[Figure, Axes]:
-    """A figure of the page's width; `place` (left, bottom, width, height, as shares) instead of a computed layout."""
+    """A figure of the page's width. `place`: left, bottom, width, height as fractions, instead of a computed layout."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH_IN, height_in), layout=None if place else "constrained")
@@ -44,6 +43,6 @@ def new_figure(height_in: float, place: tuple[float, float, float, float] | None
 
 
 def title_above(axes: Axes, title: str, below: str) -> None:
-    """A title, and a line of explanation between it and the picture."""
+    """Write a title, and a line of explanation between the title and the picture."""
     axes.set_title(title)
     axes.annotate(below, (0, 1), (0, 8), "axes fraction", "offset points", color=FAINT, va="bottom", fontsize=9.5)

@@ -1,125 +1,126 @@
-"""What a person sees of a job's status.
-
-In: what `job_status` tells of one or several jobs. Out: lines for a terminal. Reads no file.
-"""
+"""A job's status in words: a table of all jobs, or a block of one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from io import StringIO
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
 
 from orderproof.job.formatting import with_interval
-from orderproof.lossy.routing import routing_named
-from orderproof.measure.outcome import TOY
+from orderproof.lossy.routing import routing_name
+from orderproof.runs.run import TOY
+from orderproof.status.status import ActiveStatus, JobStatus, OrderStatus
 
-HEADINGS = ("JOB", "RUNS IN", "LAST VERDICT", "GAIN", "TRIALS", "NOTES")
-
-
-def status_lines(told: Sequence[dict[str, Any]]) -> list[str]:
-    """A table of several jobs, one a line; of a single job, a short block that leaves nothing out."""
-    if len(told) == 1:
-        return _block(told[0])
-    rows = [HEADINGS, *(_row(one) for one in told)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+COLUMNS = ("job", "runs in", "last verdict", "gain", "trials", "notes")
+TABLE_WIDTH = 200  # characters; a terminal folds what is wider than itself
+LABEL_WIDTH = 13
 
 
-def _row(one: dict[str, Any]) -> tuple[str, ...]:
-    order, verdict = one["order"], one["verdict"]
-    promoted = order and order["promoted"] and not one["stale"]
+def status_table(statuses: Sequence[JobStatus]) -> list[str]:
+    """One line for each job."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in COLUMNS:
+        table.add_column(column, no_wrap=True)
+    for status in statuses:
+        table.add_row(*_row(status))
+    sink = StringIO()
+    Console(file=sink, width=TABLE_WIDTH).print(table)
+    return [line.rstrip() for line in sink.getvalue().splitlines()]
+
+
+def status_block(status: JobStatus) -> list[str]:
+    """Everything about one job."""
+    return [status.job, *(f"  {name:<{LABEL_WIDTH}} {text}".rstrip() for name, text in _facts(status))]
+
+
+def _row(status: JobStatus) -> tuple[str, ...]:
+    order, verdict = status.order, status.runs.get("measure")
+    in_use = order is not None and order.promoted and not order.stale
     notes = [
-        *(["LOSSY routing accepted"] if one["lossy_k0"] is not None else []),
-        *(["toy model"] if one["toy"] else []),
-        *(["promoted order is of other prompts"] if one["stale"] else []),
-        *([f"{len(one['incomplete'])} without a verdict"] if one["incomplete"] else []),
-        *(["generating now"] if one["underway"] else ["an unfinished batch"] if one["checkpoint"] else []),
-        *(problem.split(":")[0] + " broken or missing" for problem in one["problems"]),
+        *(["LOSSY routing accepted"] if status.lossy_k0 is not None else []),
+        *(["toy model"] if status.toy else []),
+        *(["promoted order is of other prompts"] if order and order.stale else []),
+        *([f"{len(status.incomplete)} without a verdict"] if status.incomplete else []),
+        *(["generating now"] if status.active else ["unfinished generation"] if status.checkpoint else []),
+        *(problem.split(":")[0] + " broken or missing" for problem in status.problems),
     ]
     return (
-        one["job"],
-        f"{order['method']} (promoted)" if promoted else "file",
-        verdict["verdict"] if verdict else "not measured",
-        _gain(verdict) if verdict else "",
-        str(one["trials"]),
+        status.job,
+        f"{order.method} (promoted)" if order and in_use else "file",
+        verdict.answer if verdict else "not measured",
+        _gain(verdict.figures) if verdict else "",
+        str(status.trials),
         ", ".join(dict.fromkeys(notes)),
     )
 
 
-def _block(one: dict[str, Any]) -> list[str]:
-    verdict = one["verdict"]
-    facts = [("prompts", one["prompts"]), ("model", one["model"]), ("runs in", _runs_in(one))]
-    if one["lossy_k0"] is not None:
-        facts.append(("routing", f"{routing_named(one['lossy_k0'])}, accepted in params.yaml"))
-    if verdict:
-        said = f"{verdict['verdict']} {_gain(verdict)}".strip()
-        trial = f"in {verdict['blocks']} blocks of trial {verdict['trial']}" if verdict["trial"] else "without a trial"
-        facts += [("last verdict", f"{said} {trial}, {verdict['when']}"), ("", verdict["reason"])]
+def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
+    yield "prompts", status.prompts
+    yield "model", status.model
+    yield "runs in", _runs_in(status.order)
+    if status.lossy_k0 is not None:
+        yield "routing", f"{routing_name(status.lossy_k0)}, accepted in params.yaml"
+    if verdict := status.runs.get("measure"):
+        yield "last verdict", f"{verdict.sentence}, {verdict.ended}"
+        yield "", verdict.reason
     else:
-        facts.append(("last verdict", f"none: `orderproof measure {one['job']}` gives one"))
-    if one["toy"]:
-        facts.append(("", TOY))
-    facts.append(("trials", f"{one['trials']}; {one['attempts']} attempts at what the newest one asked"))
-    facts.append(("alpha left", f"{one['alpha_left']:g} for another trial of that question"))
-    facts += _batch_facts(one)
-    facts += [("no verdict", f"{name}: stopped, or being measured now") for name in one["incomplete"]]
-    facts += [("problem", problem) for problem in one["problems"]]
-    return [one["job"], *(f"  {name:<13} {text}".rstrip() for name, text in facts)]
+        yield "last verdict", f"none: `orderproof measure {status.job}` gives one"
+    if status.toy:
+        yield "", TOY
+    yield "trials", f"{status.trials}; {status.attempts} attempts at the newest question"
+    yield "alpha left", f"{status.alpha_left:g} for another trial of that question"
+    yield from _other_runs(status)
+    yield from _generation(status)
+    for name in status.incomplete:
+        yield "no verdict", f"{name}: stopped, or being measured now"
+    for problem in status.problems:
+        yield "problem", problem
 
 
-def _batch_facts(one: dict[str, Any]) -> list[tuple[str, str]]:
-    facts, last, kept = [], one["last_run"], one["checkpoint"]
-    if last:
-        failed = f", {last['failed']} failed" if last["failed"] else ""
-        rates = "" if last["throughput_req_s"] is None else f", {last['throughput_req_s']:.2f} req/s"
-        rates += f" on {last['replicas']} replicas" if last["replicas"] > 1 else ""
-        rates += "" if last["lossy_k0"] is None else f", {routing_named(last['lossy_k0'])}"
-        facts.append(
-            ("last run", f"{last['prompts']} outputs{failed} in {last['order']} order{rates}, {last['ended']}")
-        )
-        if last["streamed"] and not last["current"]:
-            facts.append(("", f"of a stream, whose prompts are kept in data/{one['job']}/streamed.jsonl"))
-        elif last["current"] is False:
-            facts.append(("", f"of another version of the prompts: `orderproof generate {one['job']}` makes new ones"))
-        if not last["sent"]:
-            facts.append(("", f"not in MLflow yet: `orderproof log {one['job']}` sends it"))
-    if made := one["reproduction"]:
-        scores = f", scores {made['scores']}" if made["scores"] else ""
-        since = f", {made['changes']} settings changed" if made["changes"] else ""
-        facts.append(("reproduction", f"{made['identical']} of {made['compared']} outputs identical{scores}{since}, "
-                                      f"{made['ended']}"))  # fmt: skip
-        if made["current"] is False:
-            facts.append(("", "of other outputs than the job has now"))
-    if kept:
-        newest = f", the newest of {kept['when']}" if kept["when"] else ""
-        go_on = "" if one["underway"] else f": `orderproof generate {one['job']}` goes on"
-        facts.append(("checkpoint", f"{kept['results']} of {kept['prompts']} results are kept{newest}{go_on}"))
-    if one["underway"]:
-        facts.append(("at work now", _at_work(one["underway"])))
-    return facts
+def _other_runs(status: JobStatus) -> Iterator[tuple[str, str]]:
+    for verb in ("generate", "reproduce", "plan", "capture", "lossy"):
+        if run := status.runs.get(verb):
+            yield f"last {verb}", f"{run.sentence}, {run.ended}"
+            if verb == "generate" and status.streamed and not run.current:
+                yield "", f"of a stream, whose prompts are kept in data/{status.job}/streamed.jsonl"
+            elif run.current is False:
+                yield "", f"of another version of the prompts: `orderproof {verb} {status.job}` makes a new one"
+    if any(not run.sent for run in status.runs.values()):
+        yield "", f"not all runs are in MLflow: `orderproof log {status.job}` sends them"
 
 
-def _at_work(now: dict[str, Any]) -> str:
-    said = f"{now['who']}, since {now['since']}"
-    if now["run"] is None:
-        return f"{said}; it generates nothing yet"
-    left = "" if now["seconds_left"] is None else f", {now['seconds_left'] / 60:.0f} min more"
-    of_all = "" if now["prompts"] is None else f" of {now['prompts']}"
-    return f"{said}; {now['done']}{of_all} prompts, {now['rate_req_s']:.2f} req/s{left}"
+def _generation(status: JobStatus) -> Iterator[tuple[str, str]]:
+    if kept := status.checkpoint:
+        newest = f", the newest of {kept.when}" if kept.when else ""
+        resume = "" if status.active else f": `orderproof generate {status.job}` resumes"
+        yield "checkpoint", f"{kept.results} of {kept.prompts} results are kept{newest}{resume}"
+    if status.active:
+        yield "active now", _active(status.active)
 
 
-def _runs_in(one: dict[str, Any]) -> str:
-    order = one["order"]
+def _active(active: ActiveStatus) -> str:
+    text = f"{active.who}, since {active.since}"
+    if active.run is None:
+        return f"{text}; it generates nothing yet"
+    left = "" if active.seconds_left is None else f", {active.seconds_left / 60:.0f} min more"
+    of_all = "" if active.prompts is None else f" of {active.prompts}"
+    return f"{text}; {active.done}{of_all} prompts, {active.rate_req_s or 0:.2f} req/s{left}"
+
+
+def _runs_in(order: OrderStatus | None) -> str:
     if order is None:
         return "the file's own order; none was ever promoted"
-    if not order["promoted"]:
-        return "the file's own order" + (f", since {order['demoted']} (demoted)" if order["demoted"] else "")
-    if one["stale"]:
-        return f"the file's own order: the promoted {order['method']} order is of another version of the prompts"
-    gain = f" with {_gain(order)}" if order["gain"] is not None else ""
-    return f"the {order['method']} order, promoted {order['since']} by trial {order['trial']}{gain}"
+    if not order.promoted:
+        return "the file's own order" + (f", since {order.demoted} (demoted)" if order.demoted else "")
+    if order.stale:
+        return f"the file's own order: the promoted {order.method} order is of another version of the prompts"
+    gain = "" if order.gain is None else f" with {with_interval(order.gain, order.gain_low, order.gain_high)}"
+    return f"the {order.method} order, promoted {order.since} by trial {order.trial}{gain}"
 
 
-def _gain(figures: dict[str, Any]) -> str:
-    if figures["gain"] is None:
-        return ""
-    return with_interval(figures["gain"], figures["gain_low"], figures["gain_high"])
+def _gain(figures: dict[str, float | None]) -> str:
+    gain = figures.get("gain")
+    return "" if gain is None else with_interval(gain, figures.get("gain_low"), figures.get("gain_high"))

@@ -18,8 +18,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.conftest import ROOT
-from tests.e2e import scheduling
-from tests.e2e.scheduling import Server
+from tests.support import scheduling
+from tests.support.scheduling import Server
 
 BLOCKS = 5
 # Whether a busy machine spoils a pass is not what these tests ask, and it must not decide them.
@@ -81,7 +81,7 @@ class Project:
         return done.stdout
 
     def trials(self, job: str) -> list[Path]:
-        return sorted(path.parent for path in (self.root / "reports" / job).glob("2*/manifest.json"))
+        return sorted(path.parent for path in (self.root / "reports" / job / "measure").glob("2*/manifest.json"))
 
 
 @pytest.fixture(scope="session")
@@ -94,18 +94,18 @@ def project(tmp_path_factory: pytest.TempPathFactory, prompts_file: Path, models
         **{f"GIT_{who}_{what}": "orderproof" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
     }
     env.pop("DVC_STAGE", None)
-    made = Project(root, env)
+    project = Project(root, env)
     shutil.copytree(models["moe"], root / "data" / "models" / "moe")
     shutil.copytree(models["dense"], root / "data" / "models" / "dense")
     shutil.copy(prompts_file, root / "data" / "prompts.jsonl")
     shutil.copy(ROOT / ".gitignore", root)
     YAML(typ="safe", pure=True).dump(PARAMS, root / "params.yaml")
     _measure_stage_alone(root / "dvc.yaml")
-    made.tool("git", "init", "--quiet")
-    made.tool(sys.executable, "-m", "dvc", "init", "--quiet")
-    made.tool("git", "add", "--all")
-    made.tool("git", "commit", "--quiet", "--message=start")
-    yield made
+    project.tool("git", "init", "--quiet")
+    project.tool(sys.executable, "-m", "dvc", "init", "--quiet")
+    project.tool("git", "add", "--all")
+    project.tool("git", "commit", "--quiet", "--message=start")
+    yield project
     stray = [p for p in psutil.process_iter(["cmdline"]) if str(root) in " ".join(p.info["cmdline"] or ())]
     for process in stray:
         process.kill()
@@ -120,7 +120,7 @@ def _measure_stage_alone(path: Path) -> None:
 
 @pytest.fixture(scope="session")
 def measured(project: Project) -> Any:
-    """The outcome of one whole measurement, shared by the tests that look at what it left."""
+    """The run of one whole measurement, shared by the tests that look at what it left."""
     return project.json("measure", "six-domains")
 
 

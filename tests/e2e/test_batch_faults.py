@@ -1,103 +1,47 @@
-"""What a batch does when the world around it fails: each test states the outcome. The engine is the stand-in."""
+"""What a generation does when the world around it fails: each test states the outcome. The engine is the stand-in."""
 
 from __future__ import annotations
 
 import json
 import os
 import resource
-import signal
 import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
-from orderproof.engines.client import VllmEngine
-from orderproof.engines.protocol import Engine, EngineError, Failure, Figures, Output, Request, Steps
+from orderproof.engines.protocol import EngineError
 from orderproof.generate.checkpoint_folder import FOLDER, CheckpointError
 from orderproof.generate.delivery import OUTPUTS_FILE, DeliveryError
 from orderproof.generate.lock import only_run
 from orderproof.job.params import load_job
 from orderproof.job.spec import Job
 from orderproof.prompts.prompt import PromptError
-from tests.support.batches import DRIVER, generated_places, make_project, run_batch, standin, write_prompts
+from tests.support.batches import (
+    count,
+    generate,
+    generate_and,
+    generated_places,
+    make_project,
+    output_ids,
+    outputs,
+    write_prompts,
+)
+from tests.support.interrupted import kill
 
+pytestmark = pytest.mark.usefixtures("no_tracker")
 PROMPTS = 400
-
-
-def outputs(job: Job) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pq.read_table(job.data_dir / OUTPUTS_FILE).to_pylist()
-    return rows
-
-
-def ids(job: Job) -> list[str]:
-    return [row["id"] for row in outputs(job)]
-
-
-SENT_BEFORE = 64  # more than an engine holds, so that it has work when something happens
-
-
-class Interrupted:
-    """The stand-in, with something that happens after so many answers, and before it was sent many more."""
-
-    def __init__(self, job: Job, after: int, happens: Callable[[VllmEngine], None]) -> None:
-        self.engine, self.after, self.happens, self.answers = standin(job), after, happens, 0
-
-    def __enter__(self) -> Engine:
-        self.engine.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.engine.close()
-
-    @property
-    def info(self) -> Any:
-        return self.engine.info
-
-    def probe(self, mib: int) -> float:
-        return self.engine.probe(mib)
-
-    def run(
-        self,
-        requests: Iterator[Request],
-        sampling: Mapping[str, Any],
-        sink: Callable[[Output | Failure], None],
-        watch: Callable[[Steps], None] | None = None,
-    ) -> Figures:
-        happened = threading.Event()
-
-        def through(answer: Output | Failure) -> None:
-            sink(answer)
-            self.answers += 1
-            if self.answers == self.after:
-                try:
-                    self.happens(self.engine)
-                finally:
-                    happened.set()
-
-        def held_back() -> Iterator[Request]:
-            for sent, request in enumerate(requests):
-                if sent == self.after + SENT_BEFORE:
-                    happened.wait()
-                yield request
-
-        of_one = isinstance(self.engine, VllmEngine)  # replicas are never sent more than they have room for
-        return self.engine.run(held_back() if of_one else requests, sampling, through, watch)
-
-
-def run_and(job: Job, happens: Callable[[VllmEngine], None], after: int = 100, **how: Any) -> Any:
-    return run_batch(job, start=lambda job: Interrupted(job, after, happens), **how)
 
 
 def stop_half_way(job: Job) -> int:
     """Leave a checkpoint behind; returns how many results it holds."""
     with pytest.raises(EngineError, match="was killed by SIGKILL"):
-        run_and(job, lambda engine: os.killpg(engine.pid, signal.SIGKILL))
+        generate_and(job, kill)
     return len((job.data_dir / FOLDER / "results.jsonl").read_bytes().splitlines())
 
 
@@ -105,9 +49,8 @@ def test_an_engine_that_dies_is_an_error_that_keeps_every_result(tmp_path: Path)
     job = make_project(tmp_path / "p", PROMPTS, step_ms=1)
     kept = stop_half_way(job)
     assert kept >= 100
-    generated, _ = run_batch(job)
-    assert generated.results == PROMPTS - kept
-    assert ids(job) == [f"p{k}" for k in range(PROMPTS)]
+    assert count(generate(job), "resumed", "generated") == (kept, PROMPTS - kept)
+    assert output_ids(job) == [f"p{k}" for k in range(PROMPTS)]
 
 
 def test_a_full_disk_is_told_and_what_fitted_on_it_is_kept(tmp_path: Path) -> None:
@@ -115,37 +58,38 @@ def test_a_full_disk_is_told_and_what_fitted_on_it_is_kept(tmp_path: Path) -> No
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     full = 20_000  # bytes
 
-    def fill(_: VllmEngine) -> None:
+    def fill(_: Any) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (full, hard))
 
     try:
         with pytest.raises(CheckpointError, match="kept there"):
-            run_and(job, fill, after=10)
+            generate_and(job, fill, after=10)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     results = (job.data_dir / FOLDER / "results.jsonl").read_bytes()
     assert results.endswith(b"}\n"), "half a line stayed"
     kept = len(results.splitlines())
-    generated, _ = run_batch(job)
-    assert (kept > 10, generated.results, len(outputs(job))) == (True, PROMPTS - kept, PROMPTS)
+    assert kept > 10
+    assert count(generate(job), "generated") == (PROMPTS - kept,)
+    assert len(outputs(job)) == PROMPTS
 
 
 def test_a_disk_that_is_full_when_the_outputs_are_written_costs_no_result(tmp_path: Path) -> None:
     job = make_project(tmp_path / "p", PROMPTS)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    def fill(_: VllmEngine) -> None:  # the results are there, and outputs.parquet is larger than this
+    def fill(_: Any) -> None:  # the results are there, and outputs.parquet is larger than this
         resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, hard))
 
     try:
         with pytest.raises(DeliveryError, match="kept"):
-            run_and(job, fill, after=PROMPTS)
+            generate_and(job, fill, after=PROMPTS)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not (job.data_dir / OUTPUTS_FILE).exists()
     assert not list(job.data_dir.glob("*.part"))
-    generated, _ = run_batch(job)
-    assert (generated.results, len(outputs(job))) == (0, PROMPTS)
+    assert count(generate(job), "resumed", "generated") == (PROMPTS, 0)
+    assert len(outputs(job)) == PROMPTS
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
@@ -154,7 +98,7 @@ def test_a_real_full_disk_is_told_and_what_fitted_on_it_is_kept(tmp_path: Path) 
     disk = job.data_dir / FOLDER
     with mounted(disk, "size=64k"):
         with pytest.raises(CheckpointError, match=r"No space left on device.*kept there"):
-            run_batch(job)
+            generate(job)
         results = (disk / "results.jsonl").read_bytes()
     assert results.endswith(b"}\n")
 
@@ -167,7 +111,7 @@ def test_a_read_only_folder_is_told_before_anything_is_sent(tmp_path: Path) -> N
         job.prompts_path.write_text(content)
         subprocess.run(["mount", "-o", "remount,ro", job.data_dir], check=True)
         with pytest.raises(CheckpointError, match=r"Read-only file system. Nothing was sent"):
-            run_batch(job)
+            generate(job)
     assert not len(generated_places(job))
 
 
@@ -187,35 +131,34 @@ def test_prompts_edited_in_mid_run_stop_it_and_putting_them_back_goes_on(tmp_pat
     job = make_project(tmp_path / "p", 2000, step_ms=1)
     whole = job.prompts_path.read_bytes()
 
-    def edit(_: VllmEngine) -> None:
+    def edit(_: Any) -> None:
         write_prompts(job, [f"other {k}" for k in range(2000)])
 
     with pytest.raises(PromptError, match="was changed while the job ran"):
-        run_and(job, edit)
+        generate_and(job, edit)
     assert not (job.data_dir / OUTPUTS_FILE).exists()
     with pytest.raises(CheckpointError, match=r"dataset_md5.*--restart"):
-        run_batch(job)
+        generate(job)
     job.prompts_path.write_bytes(whole)
-    generated, _ = run_batch(job)
-    assert generated.results < 2000
-    assert ids(job) == [f"p{k}" for k in range(2000)]
+    assert count(generate(job), "generated") < (2000,)
+    assert output_ids(job) == [f"p{k}" for k in range(2000)]
 
 
 def test_prompts_edited_after_the_last_was_read_give_no_outputs(tmp_path: Path) -> None:
     job = make_project(tmp_path / "p", 200)
 
-    def edit(_: VllmEngine) -> None:
+    def edit(_: Any) -> None:
         with open(job.prompts_path, "a") as sink:
             sink.write('{"id": "late", "text": "late"}\n')
 
     with pytest.raises(PromptError, match="was changed while the job ran"):
-        run_and(job, edit, after=200)
+        generate_and(job, edit, after=200)
     assert not (job.data_dir / OUTPUTS_FILE).exists()
 
 
 def test_prompts_that_were_only_touched_hold_nothing_up(tmp_path: Path) -> None:
     job = make_project(tmp_path / "p", 1000)
-    run_and(job, lambda _: os.utime(job.prompts_path))
+    generate_and(job, lambda _: os.utime(job.prompts_path))
     assert len(outputs(job)) == 1000
 
 
@@ -236,10 +179,9 @@ def test_results_of_other_settings_are_never_mixed(tmp_path: Path, change: dict[
     (job.root / "params.yaml").write_text(json.dumps(params))
     other = load_job(job.root / "params.yaml", "it")
     with pytest.raises(CheckpointError) as refused:
-        run_batch(other)
+        generate(other)
     assert named in str(refused.value)
-    generated, _ = run_batch(other, restart=True)
-    assert generated.results == PROMPTS
+    assert count(generate(other, restart=True), "resumed", "generated") == (0, PROMPTS)
     (aside,) = job.data_dir.glob(f"{FOLDER}.*Z")
     assert len((aside / "results.jsonl").read_bytes().splitlines()) == kept
 
@@ -249,7 +191,7 @@ def test_results_of_another_model_are_never_mixed(tmp_path: Path) -> None:
     stop_half_way(job)
     (job.model_path / "tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match="model: "):
-        run_batch(job)
+        generate(job)
 
 
 def test_results_of_another_version_of_the_engine_are_never_mixed(tmp_path: Path) -> None:
@@ -258,7 +200,7 @@ def test_results_of_another_version_of_the_engine_are_never_mixed(tmp_path: Path
     path = job.data_dir / FOLDER / "engine.json"
     path.write_text(path.read_text().replace("stand-in", "0.0.1"))
     with pytest.raises(CheckpointError, match="results of another engine"):
-        run_batch(job)
+        generate(job)
 
 
 def test_a_second_run_of_one_job_refuses_where_that_is_asked(tmp_path: Path) -> None:
@@ -267,8 +209,8 @@ def test_a_second_run_of_one_job_refuses_where_that_is_asked(tmp_path: Path) -> 
         only_run(job.data_dir, wait=False),
         pytest.raises(CheckpointError, match=rf"process {os.getpid()}"),
     ):
-        run_batch(job)
-    run_batch(job)
+        generate(job)
+    generate(job)
 
 
 def test_a_second_run_of_one_job_waits_and_then_works_alone(tmp_path: Path) -> None:
@@ -290,21 +232,19 @@ def test_a_second_run_of_one_job_waits_and_then_works_alone(tmp_path: Path) -> N
 
 def test_two_runs_at_once_give_one_output_for_each_prompt(tmp_path: Path) -> None:
     job = make_project(tmp_path / "p", PROMPTS, step_ms=1)
-    runs = [subprocess.Popen([sys.executable, DRIVER, job.root]) for _ in range(2)]
-    assert [run.wait(120) for run in runs] == [0, 0]
-    assert ids(job) == [f"p{k}" for k in range(PROMPTS)]
-    made = generated_places(job)
-    assert sorted(made.tolist()) == sorted([*range(PROMPTS)] * 2), (
-        "they worked one after the other, each on all prompts"
-    )
+    with ThreadPoolExecutor(2) as pool:
+        runs = list(pool.map(generate, [job, job]))
+    assert [count(run, "resumed", "generated") for run in runs] == [(0, PROMPTS)] * 2, "one after the other"
+    assert output_ids(job) == [f"p{k}" for k in range(PROMPTS)]
+    assert sorted(generated_places(job).tolist()) == sorted([*range(PROMPTS)] * 2)
 
 
 def test_failed_requests_are_collected_and_the_others_go_on(tmp_path: Path) -> None:
     job = make_project(tmp_path / "p", 50, generate={"tolerated_failures": 0.05})
     write_prompts(job, ["x" * (200 if k == 20 else 60 if k == 30 else 5 + k % 7) for k in range(50)])
-    _, delivered = run_batch(job)
+    assert count(generate(job), "failed") == (2,)
     rows = outputs(job)
-    assert (delivered.failed, len(rows)) == (2, 50)
+    assert len(rows) == 50
     assert (rows[20]["finish_reason"], rows[20]["text"], rows[20]["token_ids"]) == ("failed", None, [])
     assert "200 tokens does not fit" in rows[20]["error"]
     assert (rows[30]["output_tokens"], "cut short after 4 of 8" in rows[30]["error"]) == (4, True)
@@ -315,11 +255,11 @@ def test_samples_come_back_in_their_own_rows_also_those_of_a_prompt_that_failed(
     job = make_project(tmp_path / "p", 30, generate={"tolerated_failures": 0.1})
     rows = [{"id": f"p{k}", "text": "x" * (200 if k == 20 else 5), "sampling": {"n": 1 + k % 3}} for k in range(30)]
     job.prompts_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    generated, delivered = run_batch(job)
+    run = generate(job)
     found = outputs(job)
     assert [(row["id"], row["sample"]) for row in found] == [(f"p{k}", s) for k in range(30) for s in range(1 + k % 3)]
-    assert (generated.results, generated.output_tokens) == (30, (len(found) - 3) * 8)
-    assert (delivered.failed, [row["finish_reason"] for row in found if row["id"] == "p20"]) == (1, ["failed"] * 3)
+    assert count(run, "generated", "failed", "output_tokens") == (29, 1, (len(found) - 3) * 8)
+    assert [row["finish_reason"] for row in found if row["id"] == "p20"] == ["failed"] * 3
     of_one = [row["token_ids"] for row in found if row["id"] == "p2"]
     assert len({tuple(tokens) for tokens in of_one}) == 3
 
@@ -328,11 +268,10 @@ def test_more_failures_than_are_tolerated_end_the_job_after_its_work_and_keep_it
     job = make_project(tmp_path / "p", 50, generate={"tolerated_failures": 0.01})
     write_prompts(job, ["x" * (200 if k == 20 else 5) for k in range(50)])
     with pytest.raises(DeliveryError, match=r"1 of 50 prompts.*'p20'.*0.02$"):
-        run_batch(job)
+        generate(job)
     assert not (job.data_dir / OUTPUTS_FILE).exists()
     tolerant = job.model_copy(update={"generate": job.generate.model_copy(update={"tolerated_failures": 0.02})})
-    generated, _ = run_batch(tolerant)
-    assert generated.results == 1, "only what failed is sent again"
+    assert count(generate(tolerant), "resumed", "failed") == (49, 1), "only what failed is sent again"
     assert len(outputs(job)) == 50
 
 
@@ -341,6 +280,6 @@ def test_the_share_that_a_refusal_names_is_enough(tmp_path: Path, prompts: int, 
     job = make_project(tmp_path / "p", 1)
     write_prompts(job, ["x" * (200 if k < failing else 5) for k in range(prompts)])
     with pytest.raises(DeliveryError, match=f"{failing} of {prompts} prompts .* {told}$"):
-        run_batch(job)
-    generate = job.generate.model_copy(update={"tolerated_failures": float(told)})
-    assert run_batch(job.model_copy(update={"generate": generate}))[1].failed == failing
+        generate(job)
+    tolerant = job.generate.model_copy(update={"tolerated_failures": float(told)})
+    assert count(generate(job.model_copy(update={"generate": tolerant})), "failed") == (failing,)

@@ -10,12 +10,12 @@ pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 def test_a_sample_is_captured_tabulated_and_kept_out_of_git(project: Project) -> None:
-    told = project.json("capture", "six-domains", "--prompts", "48")
-    assert (told["capture"]["captured"], told["capture"]["prompts_total"]) == (48, 96)
-    assert told["table"]["kind"] == "label"
-    assert all(row["mixed"] >= row["grouped"] for row in told["table"]["touched"] if row["grouped"])
+    run = project.json("capture", "six-domains", "--prompts", "48")
+    table = run["details"]["table"]
+    assert (run["figures"]["captured"], run["basis"]["prompts_total"], table["kind"]) == (48, 96, "label")
+    assert all(row["mixed"] >= row["grouped"] for row in table["touched"] if row["grouped"])
     assert (project.root / "data" / "six-domains" / "routes.parquet").exists()
-    assert (project.root / "reports" / "routing" / "six-domains" / "routing.png").exists()
+    assert (project.root / "reports" / "six-domains" / "capture" / run["id"] / "routing.png").exists()
     assert "routes.parquet" not in project.tool("git", "status", "--porcelain", "--untracked-files=all")
 
 
@@ -27,7 +27,7 @@ def test_a_dense_model_is_refused_before_an_engine_starts(project: Project) -> N
 def test_a_lossy_comparison_promotes_nothing(project: Project) -> None:
     kept = project.root / "data" / "six-domains"
     before = {path: path.read_bytes() for path in kept.glob("order.*")}
-    told = project.json("lossy", "six-domains", "--k0", "1")
-    assert (told["lossy"], told["promotes"], told["blocks"]) == (True, False, 5)
-    assert all(arm["outputs"]["d_ab"] > 0.1 for arm in told["arms"] if "lossy" in arm["arm"])
+    compared = project.json("lossy", "six-domains", "--k0", "1")["details"]
+    assert (compared["lossy"], compared["promotes"], compared["blocks"]) == (True, False, 5)
+    assert all(arm["outputs"]["d_ab"] > 0.1 for arm in compared["arms"] if "lossy" in arm["arm"])
     assert {path: path.read_bytes() for path in kept.glob("order.*")} == before

@@ -1,11 +1,10 @@
-"""A lossy routing from its measurement to a second clone, as a user runs it: real Prefect, DVC, MLflow and git. The
-engine is the stand-in."""
+"""A lossy routing from its measurement to a second clone, as a user runs it: real DVC, MLflow and git. The engine is
+the stand-in."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,26 +12,23 @@ import pytest
 from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.provenance import read_provenance
 from orderproof.job.spec import Job
-from tests.e2e.test_generate import COMMAND, dvc, shell
-from tests.e2e.test_reproduce import clone, push, put_under_version_control
-from tests.lossy.test_acceptance import K0, edited, lossless_project
+from orderproof.runs.run_store import read_runs
+from tests.support.batches import edit_job
+from tests.support.commands import COMMAND, dvc, orderproof, shell
+from tests.support.html_reader import Reader
+from tests.support.lossy_project import K0, make_lossy_project
+from tests.support.version_control import clone, push, put_under_version_control
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+def job(tmp_path: Path) -> Job:
     """A job in version control, with a promoted order and a trial that was measured."""
-    for name in ("DVC_STAGE", "MLFLOW_TRACKING_URI"):
-        monkeypatch.delenv(name, raising=False)
-    made = edited(lossless_project(tmp_path / "p"), measure={"scorer": "contains", "looks": [5]})
-    put_under_version_control(made)
-    orderproof(made, "measure", "it")
-    return made
-
-
-def orderproof(job: Job, *arguments: str) -> Any:
-    return json.loads(shell(job, *COMMAND, *arguments, "--json").stdout)
+    job = edit_job(make_lossy_project(tmp_path / "p"), measure={"scorer": "contains", "looks": [5]})
+    put_under_version_control(job)
+    assert orderproof(job, "measure", "it")["answer"] in ("promote", "keep", "inconclusive")
+    return job
 
 
 def refusal(job: Job, *arguments: str) -> str:
@@ -43,43 +39,50 @@ def refusal(job: Job, *arguments: str) -> str:
 
 
 def clean(job: Job, *stages: str) -> bool:
-    return json.loads(dvc(job, "status", "--json", *stages)) == {}
+    changed: dict[str, object] = json.loads(dvc(job, "status", "--json", *stages))
+    return not changed
 
 
 def test_a_lossy_routing_is_accepted_generated_pushed_and_reproduced(job: Job) -> None:
-    accepted = edited(job, accept_lossy={"k0": K0})
-    assert "`orderproof lossy it --k0 2` measures it" in refusal(accepted, "generate", "it")
-    edited(job, accept_lossy=None)
+    accepted = edit_job(job, accept_lossy={"k0": K0})
+    assert "`orderproof lossy it --k0 2`" in refusal(accepted, "generate", "it")
+    edit_job(job, accept_lossy=None)
 
-    told = orderproof(job, "lossy", "it", "--k0", str(K0))
-    assert (told["lossy"], told["promotes"], told["k0"]) == (True, False, K0)
-    assert "accept_lossy: {k0: 2}" in (job.reports_dir / "lossy" / f"k0-{K0}.md").read_text().strip().splitlines()[-1]
+    comparison = orderproof(job, "lossy", "it", "--k0", str(K0))
+    details = comparison["details"]
+    assert (details["lossy"], details["promotes"], details["k0"]) == (True, False, K0)
+    assert (comparison["sentence"][:5], comparison["notes"]) == ("LOSSY", [])
+    assert comparison["mlflow_run"]
+    assert "accept_lossy: {k0: 2}" in Reader((job.root / comparison["files"]["page"]).read_text()).text
     assert clean(job, "measure@it"), "the evidence is recorded beside the trials"
-    assert orderproof(job, "generate", "it")["lossy_k0"] is None, "measured is not accepted"
+    own_run = orderproof(job, "generate", "it")
+    assert own_run["basis"]["lossy_k0"] is None, "measured is not accepted"
     own = pq.read_table(job.data_dir / OUTPUTS_FILE)["token_ids"]
 
-    edited(job, accept_lossy={"k0": K0})
+    edit_job(job, accept_lossy={"k0": K0})
     assert not clean(job, "generate@it"), "outputs of another routing are not those of this job"
     run = orderproof(job, "generate", "it")
-    assert (run["lossy_k0"], run["order"]["method"], run["notes"]) == (K0, "label", [])
+    assert (run["basis"]["lossy_k0"], run["basis"]["order"]["method"], run["notes"]) == (K0, "label", [])
     assert run["mlflow_run"]
     assert pq.read_table(job.data_dir / OUTPUTS_FILE)["token_ids"] != own
     assert clean(job, "generate@it")
-    trials = list(job.reports_dir.glob("2*/manifest.json"))
+    trials = read_runs(job, "measure")
     dvc(job, "repro", "measure@it")
     assert clean(job, "measure@it", "generate@it")
-    assert list(job.reports_dir.glob("2*/manifest.json")) == trials, "an acceptance measured the order again"
+    assert read_runs(job, "measure") == trials, "an acceptance measured the order again"
 
     push(job)
     there = clone(job)
-    made = orderproof(there, "reproduce", "it")
-    assert (made["answer"], made["changes"], made["lossy_k0"]) == ("reproduced", [], K0)
-    held = read_provenance(there.data_dir / OUTPUTS_FILE)
-    assert held is not None
-    assert held.key["lossy"] == {"k0": K0}
+    reproduction = orderproof(there, "reproduce", "it")
+    assert (reproduction["answer"], reproduction["details"]["changes"]) == ("reproduced", [])
+    assert reproduction["basis"]["lossy_k0"] == K0
+    provenance = read_provenance(there.data_dir / OUTPUTS_FILE)
+    assert provenance is not None
+    assert provenance.key["lossy"] == {"k0": K0}
 
-    shell(job, *COMMAND, "demote", "it")
+    demotion = orderproof(job, "demote", "it")
+    assert ["accept_lossy" in note for note in demotion["notes"]] == [True], "the lossy routing stays accepted"
     assert clean(job, "measure@it"), "the demotion is recorded"
-    edited(job, accept_lossy=None)
-    assert orderproof(job, "generate", "it")["lossy_k0"] is None
+    edit_job(job, accept_lossy=None)
+    assert orderproof(job, "generate", "it")["basis"]["lossy_k0"] is None
     assert pq.read_table(job.data_dir / OUTPUTS_FILE)["token_ids"] == own

@@ -1,87 +1,66 @@
-"""A baseline that is pushed, pulled into a second clone and reproduced there: real git, DVC, Prefect and MLflow."""
+"""A baseline that is pushed, pulled into a second clone and reproduced there: real git, DVC and MLflow."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
-from orderproof.generate import recording as batch_recording
-from orderproof.generate.delivery import OUTPUTS_FILE
+from orderproof.generate import steps as generate_steps
 from orderproof.job.hashing import md5_of
-from orderproof.job.params import load_job
+from orderproof.job.paths import OUTPUTS_FILE
 from orderproof.job.spec import EngineSpec, Job
-from orderproof.reproduce import recording as baseline_recording
-from orderproof.reproduce.record import NEWEST_FILE, reports_of
-from orderproof.runs.recording import inputs_of
-from tests.conftest import GREEDY, ROOT
-from tests.e2e.test_generate import COMMAND, dvc, shell
-from tests.support.batches import make_project, make_real_project, promote_label_order, recorded_batch, reproduce
-from tests.support.tiny_tokenizer import save_model
+from orderproof.reproduce import steps
+from orderproof.reproduce.record import NEWEST_FILE, read_newest
+from orderproof.runs.run_store import read_runs
+from tests.conftest import GREEDY
+from tests.support.batches import (
+    GENERATE,
+    REPRODUCE,
+    count,
+    edit_job,
+    generate,
+    make_project,
+    make_real_project,
+    reproduce,
+)
+from tests.support.commands import COMMAND, dvc, dvc_status, orderproof, shell
+from tests.support.version_control import clone, push, put_under_version_control
 
 pytestmark = pytest.mark.timeout(900)
 PROMPTS = 60
 
 
-def put_under_version_control(job: Job) -> None:
-    """A repository whose remote for data is the folder beside it, with an order that was promoted."""
-    promote_label_order(job)
-    job.reports_dir.mkdir(parents=True)
-    stages = YAML(typ="safe", pure=True).load(ROOT / "dvc.yaml")["stages"]
-    mine = {name: stages[name] for name in ("measure", "generate", "baseline")}  # without the makers of the demo's data
-    (job.root / "dvc.yaml").write_text(json.dumps({"stages": mine}))
-    (job.root / ".gitignore").write_text((ROOT / ".gitignore").read_text())
-    shell(job, "git", "init", "-q")
-    dvc(job, "init", "-q")
-    dvc(job, "remote", "add", "--default", "folder", str(job.root.parent / "remote"))
-    dvc(job, "add", "-q", "data/it/prompts.jsonl", *([job.model] if job.model_path.is_relative_to(job.root) else []))
-    dvc(job, "commit", "-q", "--force", f"measure@{job.name}")
-
-
-def push(job: Job) -> None:
-    shell(job, "git", "add", "--all")
-    who = ("-c", "user.email=a@b", "-c", "user.name=a")
-    shell(job, "git", *who, "commit", "-q", "-m", "a baseline")
-    dvc(job, "push", "-q", "-a")
-
-
-def clone(job: Job) -> Job:
-    """The same project on another machine, as far as a folder can be one."""
-    root = job.root.parent / "clone"
-    shell(job, "git", "clone", "-q", str(job.root), str(root))
-    there = load_job(root / "params.yaml", job.name)
-    assert not (there.data_dir / OUTPUTS_FILE).exists()
-    dvc(there, "pull", "-q", "--with-deps", f"generate@{job.name}")  # without a target DVC misses stages that never ran
-    return there
-
-
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
-    monkeypatch.delenv("DVC_STAGE", raising=False)
-    made = make_project(tmp_path / "p", PROMPTS)
-    save_model(made.model_path)
-    put_under_version_control(made)
-    return made
+    for name in ("DVC_STAGE", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+    project = make_project(tmp_path / "p", PROMPTS)
+    put_under_version_control(project)
+    return project
 
 
 def test_a_second_clone_pulls_a_baseline_and_reproduces_it(job: Job) -> None:
-    inputs = inputs_of(job)
-    run = batch_recording.record(job, recorded_batch(job)[2], inputs)
+    run = generate(job, run_with=replace(GENERATE, record=generate_steps.record))
     assert not run.notes
     push(job)
     there = clone(job)
-    assert md5_of(there.data_dir / OUTPUTS_FILE) == run.outputs_md5
-    inputs, made = inputs_of(there), reproduce(there)
-    assert (made.answer, made.changes) == ("reproduced", ())
-    assert (made.outputs.identical, made.order.method) == (PROMPTS, "label")
-    baseline_recording.keep_newest(there, made)
-    assert not baseline_recording.record(there, made, inputs).notes
-    assert json.loads(dvc(there, "status", "--json", "baseline@it")) == {}
-    shown = json.loads(dvc(there, "metrics", "show", "--json"))
-    assert shown[""]["data"][f"reports/baseline/it/{NEWEST_FILE}"]["data"]["outputs"]["identical"] == PROMPTS
+    assert md5_of(there.data_dir / OUTPUTS_FILE) == run.details["outputs_md5"]
+    again = reproduce(there, run_with=replace(REPRODUCE, record=steps.record))
+    assert (again.answer, again.details["changes"], again.notes) == ("reproduced", [], ())
+    assert again.basis.order is not None
+    assert (count(again, "identical"), again.basis.order.method) == ((PROMPTS,), "label")
+    assert dvc_status(there, "reproduce@it") == {}
+    shown = shown_metrics(there, f"data/it/{NEWEST_FILE}")
+    assert shown["outputs"]["identical"] == PROMPTS
+
+
+def shown_metrics(job: Job, path: str) -> Any:
+    """What `dvc metrics show` has of a file."""
+    return json.loads(dvc(job, "metrics", "show", "--json"))[""]["data"][path]["data"]
 
 
 @pytest.mark.long
@@ -90,35 +69,34 @@ def test_dvc_reproduces_only_what_changed_and_says_what(job: Job) -> None:
     outputs = md5_of(job.data_dir / OUTPUTS_FILE)
     push(job)
     there = clone(job)
-    told: dict[str, Any] = json.loads(shell(there, *COMMAND, "reproduce", "it", "--json", "--exit-code").stdout)
-    assert (told["answer"], told["identical_share"], told["changes"]) == ("reproduced", 1.0, [])
-    assert told["bit_exact"] == f"bit-exact: seen in {PROMPTS} of {PROMPTS} outputs"
-    assert told["mlflow_run"]
-    assert not told["notes"]
-    assert "'baseline@it' didn't change, skipping" in dvc(there, "repro", "baseline@it")
-    newest = (reports_of(there) / NEWEST_FILE).read_bytes()
+    run = orderproof(there, "reproduce", "it", "--exit-code")
+    assert (run["answer"], run["figures"]["identical_share"], run["details"]["changes"]) == ("reproduced", 1.0, [])
+    assert f"{PROMPTS} of {PROMPTS} outputs" in run["details"]["bit_exact"]
+    assert run["mlflow_run"]
+    assert not run["notes"]
+    assert "'reproduce@it' didn't change, skipping" in dvc(there, "repro", "reproduce@it")
 
-    params = json.loads((there.root / "params.yaml").read_text())
-    params["jobs"]["it"]["sampling"]["max_tokens"] = 6
-    (there.root / "params.yaml").write_text(json.dumps(params))
-    status = json.loads(dvc(there, "status", "--json", "baseline@it"))
-    assert status["baseline@it"] == [{"changed deps": {"params.yaml": {"jobs.it": "modified"}}}]
-    dvc(there, "repro", "--single-item", "baseline@it")
-    made = json.loads((reports_of(there) / NEWEST_FILE).read_bytes())
-    assert made["changes"] == ["sampling.max_tokens: 8 → 6"]
-    assert (made["answer"], made["outputs"]["diverged"]) == ("outputs differ", PROMPTS)
-    assert made["baseline_md5"] == outputs == md5_of(there.data_dir / OUTPUTS_FILE)
-    assert json.loads(dvc(there, "status", "--json", "baseline@it")) == {}
-    failed = shell(there, *COMMAND, "reproduce", "it", "--exit-code", check=False)
-    assert failed.returncode == 20
-    assert "changed since the baseline: sampling.max_tokens: 8 → 6" in failed.stdout
+    shorter = edit_job(there, sampling={"max_tokens": 6})
+    assert dvc_status(there, "reproduce@it")["reproduce@it"] == [
+        {"changed deps": {"params.yaml": {"jobs.it": "modified"}}}
+    ]
+    dvc(there, "repro", "--single-item", "reproduce@it")
+    compared = read_newest(shorter)
+    assert compared is not None
+    assert compared.changes == ("sampling.max_tokens: 8 → 6",)
+    assert (compared.answer, compared.outputs.diverged) == ("outputs differ", PROMPTS)
+    assert compared.baseline_md5 == outputs == md5_of(there.data_dir / OUTPUTS_FILE)
+    assert dvc_status(there, "reproduce@it") == {}
+    differs = shell(there, *COMMAND, "reproduce", "it", "--exit-code", check=False)
+    assert differs.returncode == 20
+    assert "sampling.max_tokens: 8 → 6" in differs.stdout
 
-    params["jobs"]["it"]["sampling"]["max_tokens"] = 8
-    (there.root / "params.yaml").write_text(json.dumps(params))
-    dvc(there, "repro", "--single-item", "baseline@it")
-    assert (reports_of(there) / NEWEST_FILE).read_bytes() != newest, "an older comparison came from DVC's run cache"
-    status_told = json.loads(shell(there, *COMMAND, "status", "it", "--json").stdout)["reproduction"]
-    assert (status_told["answer"], status_told["current"]) == ("reproduced", True)
+    edit_job(there, sampling={"max_tokens": 8})
+    runs = len(read_runs(there, "reproduce"))
+    dvc(there, "repro", "--single-item", "reproduce@it")
+    assert len(read_runs(there, "reproduce")) == runs + 1, "an older comparison came from DVC's run cache"
+    last = orderproof(there, "status", "it")["runs"]["reproduce"]
+    assert (last["answer"], last["current"]) == ("reproduced", True)
 
 
 @pytest.mark.long
@@ -132,6 +110,5 @@ def test_a_second_clone_reproduces_what_a_real_vllm_gave(
     put_under_version_control(job)
     shell(job, *COMMAND, "generate", "it")
     push(job)
-    there = clone(job)
-    told = json.loads(shell(there, *COMMAND, "reproduce", "it", "--json", "--exit-code").stdout)
-    assert (told["answer"], told["outputs"]["identical"], told["changes"]) == ("reproduced", 32, [])
+    run = orderproof(clone(job), "reproduce", "it", "--exit-code")
+    assert (run["answer"], run["figures"]["identical"], run["details"]["changes"]) == ("reproduced", 32, [])

@@ -11,13 +11,10 @@ from typing import Any
 
 import pytest
 
-from orderproof.engines.start import start_engine
 from orderproof.generate.delivery import BATCH_FILE
 from orderproof.job.spec import EngineSpec, Job
 from orderproof.prompts.openai_body import CHAT
-from orderproof.prompts.tokenization import Tokenizer
-from tests.support import batches
-from tests.support.batches import make_real_project, promote_label_order, run_batch
+from tests.support.batches import generate, make_real_project, promote_label_order
 
 pytestmark = [pytest.mark.engine, pytest.mark.long]
 
@@ -71,14 +68,13 @@ def choices(line: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def test_generate_answers_a_batch_file_as_run_batch_does(
-    tmp_path: Path, models: dict[str, Path], engine_spec: EngineSpec, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, models: dict[str, Path], engine_spec: EngineSpec
 ) -> None:
     job = make_real_project(tmp_path / "p", models["moe"], engine_spec, {}, [])
     job.prompts_path.write_text("".join(json.dumps(row) + "\n" for row in rows()))
     theirs = with_run_batch(job, engine_spec, tmp_path / "theirs.jsonl")
-    monkeypatch.setattr(batches, "Bytes", lambda: Tokenizer(job))
     promote_label_order(job)
-    run_batch(job, start=start_engine)
+    generate(job)
     ours = [json.loads(line) for line in (job.data_dir / BATCH_FILE).read_bytes().splitlines()]
 
     assert [line["custom_id"] for line in ours] == [line["custom_id"] for line in theirs] == [

@@ -15,38 +15,35 @@ from uuid import UUID
 
 import numpy as np
 import psutil
-import pyarrow.parquet as pq
 import pytest
 from prefect.client.schemas.filters import ArtifactFilter
 from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.states import Cancelling
 from ruamel.yaml import YAML
 
-from flows.accelerator import LEASE_S, LIMIT
 from orderproof.generate.checkpoint_folder import FOLDER, RESULTS_FILE
-from orderproof.generate.delivery import OUTPUTS_FILE
-from orderproof.generate.record import read_runs
 from orderproof.job.params import load_job
 from orderproof.job.spec import Job
 from orderproof.runs.promotion import read_promotion
+from orderproof.runs.run_store import read_runs
+from tasks.accelerator import LEASE_S, LIMIT
 from tests.conftest import ROOT
-from tests.e2e.scheduling import (
+from tests.support.batches import LABELS, count, generated_places, make_project, output_ids, write_prompts
+from tests.support.scheduling import (
     POOL,
     Deployments,
     Server,
+    deployments_of,
     process_of,
     process_worker,
     processes_of,
     surroundings,
     wait_until,
 )
-from tests.infra.test_prefect_yaml import deployments_of
-from tests.support.batches import LABELS, generated_places, make_project, write_prompts
-from tests.support.tiny_tokenizer import save_model
 
 pytestmark = pytest.mark.timeout(600)
 PROMPTS, STEP_MS = 600, 20  # 300 steps: some seconds in which things can happen
-NIGHTLY, WEEKLY = "run-batch/{}-nightly", "measure-order/{}-weekly"
+NIGHTLY, WEEKLY = "generate-outputs/{}-nightly", "measure-order/{}-weekly"
 FIRST, SECOND, CLONED = "six-domains", "one-domain", "cloned"
 FEW = 160  # prompts of the job that is measured
 DVC = (sys.executable, "-m", "dvc")
@@ -76,8 +73,7 @@ class Scheduled:
 
 def make_projects(root: Path) -> None:
     """The sample jobs of infra/prefect.yaml under git and DVC, all on the stand-in; nothing is measured yet."""
-    made = make_project(root, PROMPTS, step_ms=STEP_MS)
-    save_model(made.model_path)
+    make_project(root, PROMPTS, step_ms=STEP_MS)
     params = json.loads((root / "params.yaml").read_text())
     job = params["jobs"].pop("it")
     job["engine"]["env"]["STANDIN_STEPS"] = str(root / "steps.log")
@@ -90,11 +86,13 @@ def make_projects(root: Path) -> None:
 
 
 def under_git_and_dvc(root: Path) -> None:
-    """The project's own stages, without the makers of the demo's data."""
+    """The project's own flows and stages, without the makers of the demo's data."""
     yaml = YAML(typ="safe", pure=True)
     stages = yaml.load(ROOT / "dvc.yaml")["stages"]
     yaml.dump({"stages": {name: stages[name] for name in ("measure", "generate")}}, root / "dvc.yaml")
     shutil.copy(ROOT / ".gitignore", root)
+    for folder in ("flows", "tasks"):  # as `orderproof init` writes them: deployments name the flows by path
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
     run(root, "git", "init", "--quiet")
     for key in ("user.name", "user.email"):
         run(root, "git", "config", key, "author")
@@ -111,11 +109,6 @@ def project(prefect_server: Server, tmp_path_factory: pytest.TempPathFactory) ->
     prefect_server.deploy(root)
     with prefect_server.client() as client, process_worker(prefect_server, folder):
         yield Scheduled(root, Deployments(client), folder / "tmp")
-
-
-def ids(job: Job) -> list[str]:
-    found: list[str] = pq.read_table(job.data_dir / OUTPUTS_FILE)["id"].to_pylist()
-    return found
 
 
 def artifacts(project: Scheduled, run: UUID) -> dict[str, str]:
@@ -160,10 +153,12 @@ def test_a_run_comes_by_its_schedule_and_leaves_outputs_and_artifacts(project: S
     ended = project.deployments.wait(run, "COMPLETED", "FAILED", "CRASHED")
     assert ended.state is not None
     assert (ended.state.type.value, ended.auto_scheduled) == ("COMPLETED", True), ended.state.message
-    assert ids(project.job(FIRST)) == [f"p{k}" for k in range(PROMPTS)]
-    assert artifacts(project, run) == {f"progress-generate-{FIRST}": "progress", f"batch-{FIRST}": "markdown"}
-    (told,) = read_runs(project.job(FIRST))
-    assert (told.prefect_run, told.generated, told.failed) == (str(run), PROMPTS, 0)
+    assert output_ids(project.job(FIRST)) == [f"p{k}" for k in range(PROMPTS)]
+    assert artifacts(project, run) == {
+        f"progress-prompts-{FIRST}": "progress", f"generate-{FIRST}": "markdown", f"generate-page-{FIRST}": "link",
+    }  # fmt: skip
+    (record,) = read_runs(project.job(FIRST), "generate")
+    assert (record.prefect_run, count(record, "generated", "failed")) == (str(run), (PROMPTS, 0))
 
 
 @pytest.mark.long
@@ -178,7 +173,7 @@ def test_of_two_jobs_at_one_hour_one_waits_for_the_others_accelerator(project: S
         spans.setdefault(engine, []).append(float(at))
     first, second = sorted((min(times), max(times)) for times in spans.values())
     assert first[1] < second[0], "two engines ran at once"
-    assert all(ids(project.job(job)) == [f"p{k}" for k in range(PROMPTS)] for job in (FIRST, SECOND))
+    assert all(output_ids(project.job(job)) == [f"p{k}" for k in range(PROMPTS)] for job in (FIRST, SECOND))
 
 
 @pytest.mark.long
@@ -194,8 +189,8 @@ def test_a_cancelled_run_leaves_no_process_and_a_free_slot_and_what_it_had_done(
     kept = project.kept(SECOND)
     assert 0 < kept < PROMPTS
     project.deployments.wait(project.deployments.run_now(NIGHTLY.format(SECOND)), "COMPLETED")
-    assert read_runs(project.job(SECOND))[-1].resumed == kept
-    assert ids(project.job(SECOND)) == [f"p{k}" for k in range(PROMPTS)]
+    assert count(read_runs(project.job(SECOND), "generate")[-1], "resumed") == (kept,)
+    assert output_ids(project.job(SECOND)) == [f"p{k}" for k in range(PROMPTS)]
 
 
 @pytest.mark.long
@@ -209,9 +204,9 @@ def test_a_run_that_crashed_is_marked_and_the_next_one_goes_on_when_the_lease_is
     kept = project.kept(FIRST)
     project.deployments.wait(project.deployments.run_now(NIGHTLY.format(FIRST)), "COMPLETED", limit_s=4 * LEASE_S)
     assert free_slots(project) == 1
-    told = read_runs(project.job(FIRST))[-1]
-    assert (told.resumed, told.generated) == (kept, PROMPTS - kept)
-    assert ids(project.job(FIRST)) == [f"p{k}" for k in range(PROMPTS)]
+    record = read_runs(project.job(FIRST), "generate")[-1]
+    assert count(record, "resumed", "generated") == (kept, PROMPTS - kept)
+    assert output_ids(project.job(FIRST)) == [f"p{k}" for k in range(PROMPTS)]
 
 
 @pytest.mark.long
@@ -232,8 +227,9 @@ def test_what_a_worker_without_a_folder_finds_reaches_the_remotes(
     promotion = read_promotion(job)
     assert promotion is not None
     assert (promotion.promoted, promotion.order.method) == (True, "label")
-    assert (job.reports_dir / str(promotion.trial) / "passes.jsonl").exists(), "the promotion came without its evidence"
-    assert ids(job) == [f"p{k}" for k in range(FEW)]
+    evidence = job.paths.run_dir("measure", str(promotion.trial)) / "passes.jsonl"
+    assert evidence.exists(), "the promotion came without its evidence"
+    assert output_ids(job) == [f"p{k}" for k in range(FEW)]
     sent = generated_places(load_job(author / "params.yaml", CLONED))[-FEW:]
     assert np.count_nonzero(np.diff(sent % LABELS)) < FEW / 4, "the job did not run in the promoted order"
     said = run(fresh, "git", "log", "--format=%s").splitlines()
@@ -246,7 +242,6 @@ def make_published_project(root: Path, remotes: Path) -> None:
     """A job whose order pays, its data and its deployments, all in remotes."""
     made = make_project(root, FEW)
     write_prompts(made, [f"prompt {k} {k * 3 % LABELS}" for k in range(FEW)])  # the stand-in sees kinds by their end
-    save_model(made.model_path)
     config = json.loads((made.model_path / "config.json").read_text())
     config |= {"num_experts": 64, "num_experts_per_tok": 4, "num_hidden_layers": 2}
     (made.model_path / "config.json").write_text(json.dumps(config))

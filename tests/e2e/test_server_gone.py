@@ -1,63 +1,50 @@
-"""A Prefect server that goes away in the middle of a batch."""
+"""A Prefect server that goes away in the middle of a generation."""
 
 from __future__ import annotations
 
-import socket
+import os
 import subprocess
 import sys
-import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from orderproof.generate.delivery import OUTPUTS_FILE
-from orderproof.generate.record import read_runs
-from orderproof.job.spec import Job
-from tests.e2e.test_generate import PROMPTS, job, start, surroundings
+from orderproof.generate.checkpoint_folder import FOLDER, RESULTS_FILE
+from orderproof.job.paths import OUTPUTS_FILE
+from orderproof.runs.run_store import read_runs
+from orderproof.runs.sent import sent_as
+from tests.conftest import ROOT
+from tests.support.batches import count, make_project
+from tests.support.commands import environment
+from tests.support.scheduling import prefect_server, wait_until
 
-__all__ = ["job"]
-LONGEST_S = 420
+LONGEST_S, PROMPTS = 420, 1500
 pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.fixture
-def server(job: Job, tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A real server with a home of its own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    home = tmp_path / "server"
-    home.mkdir()
-    argv = [sys.executable, "-m", "prefect", "server", "start", "--port", str(port), "--no-services"]
-    with open(tmp_path / "server.log", "ab") as log:
-        running = subprocess.Popen(argv, env=surroundings(job, PREFECT_HOME=str(home)), stdout=log, stderr=log)
-    url, patience = f"http://127.0.0.1:{port}/api", time.monotonic() + 120
-    while time.monotonic() < patience:
-        try:
-            urllib.request.urlopen(f"{url}/health", timeout=2)
-            break
-        except OSError:
-            time.sleep(0.2)
-    yield url, running
-    running.kill()
-    running.wait()
-
-
 @pytest.mark.long
-def test_outputs_outlive_a_server_that_is_gone_and_the_run_says_that_its_end_is_unknown_there(
-    job: Job, server: tuple[str, subprocess.Popen[bytes]]
+def test_outputs_and_their_record_outlive_a_server_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url, running = server
-    run = start(job, PREFECT_API_URL=url, PREFECT_CLIENT_MAX_RETRIES="1")
-    running.kill()
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    job = make_project(tmp_path / "p", PROMPTS, step_ms=2)
+    results, log = job.data_dir / FOLDER / RESULTS_FILE, tmp_path / "log"
+    (tmp_path / "server").mkdir()
+    with prefect_server(tmp_path / "server") as server:
+        env = environment(job, PREFECT_API_URL=server.url, PREFECT_CLIENT_MAX_RETRIES="1")
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), env.get("PYTHONPATH"))))
+        with open(log, "wb") as sink:
+            argv = [sys.executable, "-m", "flows.generate", "it"]
+            run = subprocess.Popen(argv, cwd=job.root, env=env, stdout=sink, stderr=sink)
+        wait_until(lambda: results.exists() and results.stat().st_size > 0, 240, log.read_text)
+        assert run.poll() is None
+        server.process.kill()
     code = run.wait(LONGEST_S)
-    said = (job.root / "first.log").read_text()
     assert code == 1, "a server never heard that the run ended, so whoever waits for it must be told"
-    assert "orderproof: the Prefect server is gone" in said
+    assert "orderproof: the Prefect server does not answer" in log.read_text()
     outputs = pq.read_table(job.data_dir / OUTPUTS_FILE)
     assert outputs["id"].to_pylist() == [f"p{k}" for k in range(PROMPTS)]
-    (told,) = read_runs(job)
-    assert (told.generated, told.mlflow_run is not None) == (PROMPTS, True)
+    (record,) = read_runs(job, "generate")
+    assert count(record, "generated", "failed") == (PROMPTS, 0)
+    assert sent_as(job, record), "MLflow does not have the run"

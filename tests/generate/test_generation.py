@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from orderproof.generate.generation import _Pending, _Sent
-from tests.support.batches import begin, make_project
+from orderproof.generate.story import open_batch
+from tests.support.batches import GENERATE, make_project
 
 
 def test_each_sample_of_a_prompt_takes_a_place_of_the_engine(tmp_path: Path) -> None:
-    batch, _ = begin(make_project(tmp_path / "p", 3), restart=False)
+    batch, _ = open_batch(make_project(tmp_path / "p", 3), GENERATE, restart=False)
     with batch.source, batch.checkpoint:
-        flying = {0: _Sent("p0", 8, 8, 4), 1: _Sent("p1", 8, 8, 1)}
-        assert _Pending(batch, flying, lambda _: None).sequences == 5
+        in_flight = {0: _Sent("p0", 8, 8, 4), 1: _Sent("p1", 8, 8, 1)}
+        assert _Pending(batch, in_flight, lambda _: None).sequences == 5

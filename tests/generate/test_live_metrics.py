@@ -18,12 +18,16 @@ from orderproof.generate import live_metrics
 from orderproof.generate.delivery import DeliveryError
 from orderproof.generate.generation import Generated
 from orderproof.generate.live_metrics import LiveMetrics
-from orderproof.generate.tracking import RUN_TAG, begin_run, mark_failed_on_error
 from orderproof.job.spec import Job
-from orderproof.runs.trial_tracking import tracking_uri
+from orderproof.runs.mlflow_client import tracking_uri
+from orderproof.runs.mlflow_run import RUN_TAG, begin_run, mark_failed_on_error
+from orderproof.runs.run_store import new_id
+from tests.support.tracker import sent_runs
 from tests.support.trial_maker import make_job
 
 STARTED = datetime.datetime(2026, 11, 29, 14, 46, 40, tzinfo=datetime.UTC)
+RUN, EARLIER, LATER = (new_id(STARTED + datetime.timedelta(hours=hours)) for hours in (0, -1, 1))
+NOWHERE_ON_DISK = "sqlite:////proc/no/such/place.db"
 FIGURES = {"live/done", "live/throughput_req_s", "live/throughput_tok_s", "live/running", "live/waiting"}
 
 
@@ -48,14 +52,6 @@ def after(results: int, running: int) -> Generated:
     return run
 
 
-def runs(job: Job) -> list[Any]:
-    from mlflow import MlflowClient
-
-    client = MlflowClient(tracking_uri=tracking_uri(job.root))
-    found = client.get_experiment_by_name(f"orderproof/{job.name}")
-    return list(client.search_runs([found.experiment_id])) if found else []
-
-
 def history(job: Job, run: str, figure: str) -> list[float]:
     from mlflow import MlflowClient
 
@@ -67,7 +63,7 @@ def sending(job: Job, run: str, killed: str | None = None) -> Iterator[LiveMetri
     sender = LiveMetrics(job, run, STARTED, killed)
     sender.start()
     yield sender
-    sender.stop(whole=True)
+    sender.stop(complete=True)
 
 
 def wait_for(sender: LiveMetrics, sent: int) -> None:
@@ -78,13 +74,13 @@ def wait_for(sender: LiveMetrics, sent: int) -> None:
 
 
 def test_figures_are_there_while_the_batch_runs(job: Job) -> None:
-    with sending(job, "r1") as sender:
-        sender.tell(30, after(30, running=16))
+    with sending(job, RUN) as sender:
+        sender.update(30, after(30, running=16))
         wait_for(sender, 2)
-        (seen,) = runs(job)
-        assert (seen.info.status, seen.data.tags[RUN_TAG]) == ("RUNNING", "r1")
+        (seen,) = sent_runs(job)
+        assert (seen.info.status, seen.data.tags[RUN_TAG]) == ("RUNNING", f"generate/{RUN}")
         assert set(seen.data.metrics) >= FIGURES
-        sender.tell(80, after(80, running=12))
+        sender.update(80, after(80, running=12))
         wait_for(sender, sender.sent + 2)
     assert {30.0, 80.0} <= set(history(job, seen.info.run_id, "live/done"))
     assert max(history(job, seen.info.run_id, "live/throughput_tok_s")) > 0
@@ -93,61 +89,65 @@ def test_figures_are_there_while_the_batch_runs(job: Job) -> None:
 
 
 def test_a_run_that_failed_or_was_killed_runs_no_longer_there(job: Job) -> None:
-    failed = LiveMetrics(job, "failed", STARTED)
+    failed = LiveMetrics(job, EARLIER, STARTED)
     failed.start()
-    failed.tell(1, after(1, running=1))
+    failed.update(1, after(1, running=1))
     wait_for(failed, 1)
-    failed.stop(whole=False)
-    killed = LiveMetrics(job, "killed", STARTED)
-    killed.tell(1, after(1, running=1))
+    failed.stop(complete=False)
+    killed = LiveMetrics(job, RUN, STARTED)
+    killed.update(1, after(1, running=1))
     killed._send()
-    with sending(job, "next", killed="killed") as sender:
-        sender.tell(2, after(2, running=1))
+    with sending(job, LATER, killed=RUN) as sender:
+        sender.update(2, after(2, running=1))
         wait_for(sender, 1)
-    states = {run.data.tags[RUN_TAG]: run.info.status for run in runs(job)}
-    assert states == {"failed": "FAILED", "killed": "KILLED", "next": "RUNNING"}
+    states = {run.data.tags[RUN_TAG]: run.info.status for run in sent_runs(job)}
+    assert states == {
+        f"generate/{EARLIER}": "FAILED",
+        f"generate/{RUN}": "KILLED",
+        f"generate/{LATER}": "RUNNING",
+    }
 
 
 def test_a_run_whose_outputs_could_not_be_delivered_runs_no_longer_there(job: Job) -> None:
-    with sending(job, "r1") as sender:
-        sender.tell(1, after(1, running=1))
+    with sending(job, RUN) as sender:
+        sender.update(1, after(1, running=1))
         wait_for(sender, 1)
-    assert [run.info.status for run in runs(job)] == ["RUNNING"], "until its record completes it"
-    with mark_failed_on_error(job, "r1"):
+    assert [run.info.status for run in sent_runs(job)] == ["RUNNING"], "until its record completes it"
+    with mark_failed_on_error(job, "generate", RUN):
         pass
-    assert [run.info.status for run in runs(job)] == ["RUNNING"]
-    with pytest.raises(DeliveryError, match="too many"), mark_failed_on_error(job, "r1"):
+    assert [run.info.status for run in sent_runs(job)] == ["RUNNING"]
+    with pytest.raises(DeliveryError, match="too many"), mark_failed_on_error(job, "generate", RUN):
         raise DeliveryError("too many")
-    assert [run.info.status for run in runs(job)] == ["FAILED"]
+    assert [run.info.status for run in sent_runs(job)] == ["FAILED"]
 
 
 def test_a_tracker_that_is_down_hides_no_reason_of_a_failure(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////proc/no/such/place.db")
-    with pytest.raises(DeliveryError, match="too many"), mark_failed_on_error(job, "r1"):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE_ON_DISK)
+    with pytest.raises(DeliveryError, match="too many"), mark_failed_on_error(job, "generate", RUN):
         raise DeliveryError("too many")
 
 
 def test_a_batch_that_is_over_at_once_sends_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_metrics, "EVERY_S", 60)
-    with sending(job, "r1") as sender:
-        sender.tell(5, after(5, running=1))
-    assert runs(job) == []
+    with sending(job, RUN) as sender:
+        sender.update(5, after(5, running=1))
+    assert sent_runs(job) == []
 
 
 def test_a_tracker_that_answers_after_the_end_holds_no_second_run(job: Job) -> None:
-    late = LiveMetrics(job, "r1", STARTED)
-    late.tell(5, after(5, running=1))
+    late = LiveMetrics(job, RUN, STARTED)
+    late.update(5, after(5, running=1))
     late._ended.set()
     late._send()
-    assert runs(job) == []
+    assert sent_runs(job) == []
 
 
 @pytest.mark.parametrize("completed", [False, True])
 def test_a_run_that_is_made_after_the_end_stays_only_if_the_record_completed_it(
     job: Job, monkeypatch: pytest.MonkeyPatch, completed: bool
 ) -> None:
-    late = LiveMetrics(job, "r1", STARTED)
-    late.tell(5, after(5, running=1))
+    late = LiveMetrics(job, RUN, STARTED)
+    late.update(5, after(5, running=1))
 
     def slowly(client: Any, *rest: Any) -> str:
         made = begin_run(client, *rest)
@@ -158,30 +158,30 @@ def test_a_run_that_is_made_after_the_end_stays_only_if_the_record_completed_it(
 
     monkeypatch.setattr(live_metrics, "begin_run", slowly)
     late._send()
-    assert [run.info.status for run in runs(job)] == ["FINISHED"] * completed
+    assert [run.info.status for run in sent_runs(job)] == ["FINISHED"] * completed
     assert late.sent == 0
 
 
 def test_a_tracker_that_is_down_is_left_alone_after_some_tries(
     job: Job, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////proc/no/such/place.db")
-    with sending(job, "r1") as sender:
-        sender.tell(1, after(1, running=1))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", NOWHERE_ON_DISK)
+    with sending(job, RUN) as sender:
+        sender.update(1, after(1, running=1))
         patience = time.monotonic() + 120
-        while len(caplog.records) < live_metrics.FAILURES:
+        while len(caplog.records) < live_metrics.MAX_FAILURES:
             assert time.monotonic() < patience
             time.sleep(0.02)
         time.sleep(5 * live_metrics.EVERY_S)
-    said = [record.getMessage() for record in caplog.records if record.name == live_metrics.__name__]
-    assert len(said) == live_metrics.FAILURES
-    assert all("no live figures in MLflow" in one for one in said)
+    warnings = [record.getMessage() for record in caplog.records if record.name == live_metrics.__name__]
+    assert len(warnings) == live_metrics.MAX_FAILURES
+    assert all("MLflow" in warning for warning in warnings)
 
 
 def test_nothing_waits_for_a_tracker_that_never_answers(job: Job, monkeypatch: pytest.MonkeyPatch, silent: str) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", silent)
-    monkeypatch.setattr(live_metrics, "PATIENCE_S", 0.0)
-    with sending(job, "r1") as sender:
-        sender.tell(1, after(1, running=1))
+    monkeypatch.setattr(live_metrics, "STOP_TIMEOUT_S", 0.0)
+    with sending(job, RUN) as sender:
+        sender.update(1, after(1, running=1))
         time.sleep(10 * live_metrics.EVERY_S)
     assert (sender.sent, sender._thread.is_alive()) == (0, True), "the batch went on while the tracker was asked"

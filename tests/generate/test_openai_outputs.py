@@ -20,7 +20,7 @@ from orderproof.job.spec import Job
 from orderproof.prompts.openai_body import CHAT, COMPLETIONS
 from orderproof.prompts.prompt import Prompt
 from orderproof.prompts.stream import Stream
-from tests.support.batches import make_project, promote_label_order, run_batch, write_prompts
+from tests.support.batches import count, generate, make_batch_job, promote_label_order, write_prompts
 
 LINES = BatchLines("main", {}, "md5", 7)
 LIKELY = [[(3, -0.5, "é"), (4, -1.0, "b")], [(5, -9999.0, "c"), (3, -0.25, "é")]]
@@ -103,39 +103,18 @@ def test_the_table_has_what_stopped_an_output_and_the_probabilities_of_its_token
 # A whole batch
 
 
-def batch_job(folder: Path, count: int, **generate: Any) -> Job:
-    job = make_project(folder, count, generate=generate)
-    rows = [
-        {
-            "custom_id": f"r{k}",
-            "method": "POST",
-            "url": CHAT if k % 2 else COMPLETIONS,
-            "label": f"domain {k * 3 % 7}",
-            "body": {"max_tokens": 1 + k % 5, "n": 1 + k % 3, **_words(k)},
-        }
-        for k in range(count)
-    ]
-    job.prompts_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return job
-
-
-def _words(k: int) -> dict[str, Any]:
-    words = "x" * 100 if k == 20 else f"prompt {k}"
-    return {"messages": [{"role": "user", "content": words}]} if k % 2 else {"prompt": words}
-
-
 def lines_in(job: Job) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (job.data_dir / BATCH_FILE).read_bytes().splitlines()]
 
 
 def test_a_batch_file_comes_back_in_its_order_with_every_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "ROWS_PER_GROUP", 16)
-    job = batch_job(tmp_path / "p", 60, tolerated_failures=0.05)
+    job = make_batch_job(tmp_path / "p", 60, tolerated_failures=0.05)
     promote_label_order(job)
-    _, delivered = run_batch(job)
+    run = generate(job)
     lines, table = lines_in(job), pq.read_table(job.data_dir / OUTPUTS_FILE).to_pylist()
     assert [line["custom_id"] for line in lines] == [f"r{k}" for k in range(60)]
-    assert delivered.failed == 1
+    assert count(run, "failed") == (1,)
     assert lines[20]["error"]["error"]["code"] == 400
     texts = [
         choice["message"]["content"] if "message" in choice else choice["text"]
@@ -149,25 +128,25 @@ def test_a_batch_file_comes_back_in_its_order_with_every_id(tmp_path: Path, monk
 
 
 def test_a_batch_file_may_come_as_a_stream(tmp_path: Path) -> None:
-    job = batch_job(tmp_path / "p", 30, tolerated_failures=0.1)
+    job = make_batch_job(tmp_path / "p", 30, tolerated_failures=0.1)
     source = tmp_path / "requests.jsonl"
     job.prompts_path.rename(source)
-    run_batch(job, stream=Stream(str(source)))
+    generate(job, stream=Stream(str(source)))
     (answers,) = job.root.rglob(BATCH_FILE)
     assert [json.loads(line)["custom_id"] for line in answers.read_bytes().splitlines()] == [f"r{k}" for k in range(30)]
 
 
 def test_outputs_of_an_earlier_batch_file_do_not_stay_beside_those_of_other_prompts(tmp_path: Path) -> None:
-    job = batch_job(tmp_path / "p", 12)
-    run_batch(job)
+    job = make_batch_job(tmp_path / "p", 12)
+    generate(job)
     assert len(lines_in(job)) == 12
     write_prompts(job, ["a", "b"])
-    run_batch(job)
+    generate(job)
     assert not (job.data_dir / BATCH_FILE).exists()
 
 
 def test_neither_file_is_replaced_before_both_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = batch_job(tmp_path / "p", 12)
+    job = make_batch_job(tmp_path / "p", 12)
     written, replace = [], os.replace
 
     def replace_and_look(part: str, path: Path) -> None:
@@ -176,21 +155,21 @@ def test_neither_file_is_replaced_before_both_are_whole(tmp_path: Path, monkeypa
         replace(part, path)
 
     monkeypatch.setattr(os, "replace", replace_and_look)
-    run_batch(job)
+    generate(job)
     sizes = {name.split(".")[1]: (job.data_dir / name).stat().st_size for name in (OUTPUTS_FILE, BATCH_FILE)}
     assert written == [sizes, {"parquet": sizes["parquet"]}]
 
 
+@pytest.mark.usefixtures("no_tracker")
 def test_a_disk_that_is_full_leaves_both_files_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job = batch_job(tmp_path / "p", 12)
-    run_batch(job)
+    job = make_batch_job(tmp_path / "p", 12)
+    generate(job)
     before = [(job.data_dir / name).read_bytes() for name in (OUTPUTS_FILE, BATCH_FILE)]
     with monkeypatch.context() as patch:
         patch.setattr(BatchLines, "line", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
         with pytest.raises(DeliveryError, match="No space left"):
-            run_batch(job)
+            generate(job)
     assert [(job.data_dir / name).read_bytes() for name in (OUTPUTS_FILE, BATCH_FILE)] == before
     assert (job.data_dir / FOLDER).is_dir()
     assert not list(job.data_dir.glob(".outputs.*.part"))
-    generated, _ = run_batch(job)
-    assert generated.results == 0
+    assert count(generate(job), "resumed", "generated") == (12, 0)

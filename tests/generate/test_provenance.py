@@ -12,7 +12,7 @@ from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.provenance import METADATA_KEY, read_provenance
 from orderproof.job.hashing import md5_of
 from orderproof.job.spec import Job
-from tests.support.batches import make_project, promote_label_order, run_batch
+from tests.support.batches import generate, make_project, promote_label_order
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def job(tmp_path: Path) -> Job:
 
 
 def test_outputs_carry_what_they_depend_on(job: Job) -> None:
-    run_batch(job)
+    generate(job)
     held = read_provenance(job.data_dir / OUTPUTS_FILE)
     assert held is not None
     assert held.key["dataset_md5"] == md5_of(job.prompts_path)
@@ -34,15 +34,15 @@ def test_outputs_carry_what_they_depend_on(job: Job) -> None:
 
 
 def test_the_same_inputs_give_the_same_file(job: Job) -> None:
-    run_batch(job)
+    generate(job)
     first = md5_of(job.data_dir / OUTPUTS_FILE)
-    run_batch(job)
+    generate(job)
     assert md5_of(job.data_dir / OUTPUTS_FILE) == first
 
 
 def test_no_secret_of_the_environment_travels_with_outputs(job: Job) -> None:
     env = {**job.engine.env, "HF_TOKEN": "hf_abc"}
-    run_batch(job.model_copy(update={"engine": job.engine.model_copy(update={"env": env})}))
+    generate(job.model_copy(update={"engine": job.engine.model_copy(update={"env": env})}))
     assert b"hf_abc" not in (job.data_dir / OUTPUTS_FILE).read_bytes()
 
 

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orderproof.generate.select_order import select_order, select_stream_order, spec_of
+from orderproof.generate.select_order import select_order, select_stream_order
 from orderproof.job.spec import Job, OrderSpec
 from orderproof.orders.order import Order, OrderError
 from orderproof.orders.registry import METHODS, make_order
 from orderproof.orders.view import view_of_source
 from orderproof.prompts.source import PromptSource
 from orderproof.prompts.tokenization import Tokenizer
-from orderproof.runs import promotion, route_artifacts
-from orderproof.runs.promotion import ORDER_FILE, demote
+from orderproof.runs import route_artifacts
+from orderproof.runs.promotion import ORDER_FILE, demote, write_promotion
+from orderproof.runs.promotion_record import Evidence
 from orderproof.signals.served_model import ROUTES_FILE, ServedModel
 from tests.support.batches import Bytes, make_project, promote_label_order
 from tests.support.captured_job import make_job as make_routed_job
@@ -95,8 +96,8 @@ def test_routes_come_back_where_an_order_is_made_from_them_and_not_for_a_pinned_
     with PromptSource(job.prompts_path) as source:
         view = view_of_source(source, tokenizer, labels=False, lengths=False, served=ServedModel.of_job(job))
         order = make_order(job.order, view, source.md5)
-        promotion._write(job, order, [*source.ids], promoted=True, trial="T", mlflow_run=None)
-    route_artifacts.keep(job, order, job.reports_dir / "T")
+        write_promotion(job, order, [*source.ids], Evidence(trial="T"))
+    route_artifacts.keep(job, order, job.paths.run_dir("measure", "T"))
     for name in route_artifacts.FILES:
         (job.data_dir / name).unlink(missing_ok=True)
     with PromptSource(job.prompts_path) as source:
@@ -125,7 +126,7 @@ def test_new_prompts_are_exchanged_within_the_room_of_a_step_as_in_the_trial(tmp
             return make_order(spec, view, source.md5)
 
     with PromptSource(job.prompts_path) as source:
-        promotion._write(job, trial_order(lengths=True), [*source.ids], promoted=True, trial="T", mlflow_run=None)
+        write_promotion(job, trial_order(lengths=True), [*source.ids], Evidence(trial="T"))
     with job.prompts_path.open("a") as file:
         file.writelines(f'{{"id": "new {k}", "text": "{word * 40}"}}\n' for k, word in enumerate("aeiobdfg"))
     with PromptSource(job.prompts_path) as source:
@@ -140,9 +141,9 @@ def test_new_prompts_are_exchanged_within_the_room_of_a_step_as_in_the_trial(tmp
 def test_a_record_is_enough_to_make_the_same_order_again(method: str, window: int | None) -> None:
     prompts = [{"id": str(k), "text": "w" * (k * 7 % 11), "label": str(k % 3)} for k in range(40)]
     order = make_order(OrderSpec.model_validate({"method": method, "window": window, "seed": 5}), prompts, "md5")
-    assert np.array_equal(make_order(spec_of(order.record()), prompts, "md5").permutation, order.permutation)
+    assert np.array_equal(make_order(order.record().spec(), prompts, "md5").permutation, order.permutation)
 
 
 def test_a_record_of_clusters_gives_their_number_signal_and_seed() -> None:
     record = Order(np.arange(3), "cluster", {"clusters": 5, "signal": "lexical"}, {"kmeans": 9}, "md5").record()
-    assert spec_of(record) == OrderSpec(method="cluster", clusters=5, signal="lexical", seed=9)
+    assert record.spec() == OrderSpec(method="cluster", clusters=5, signal="lexical", seed=9)

@@ -197,7 +197,7 @@ def test_a_file_without_text_is_one_clear_line(
 def test_a_folder_that_is_no_checkpoint_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "thesis.txt").write_text("ten years of work")
     assert train_model.main(["-o", str(tmp_path)]) == 1
-    assert "is no checkpoint, so it is not replaced" in capsys.readouterr().err
+    assert "Name another folder" in capsys.readouterr().err
     assert (tmp_path / "thesis.txt").exists()
 
 

@@ -37,6 +37,8 @@ def test_every_order_is_compared_with_shuffled_in_every_block(
         "2",
         "--json",
         str(figures_file),
+        "--keep",
+        str(tmp_path / "kept"),
         "--orders",
         "label",
         "label/80",
@@ -52,6 +54,10 @@ def test_every_order_is_compared_with_shuffled_in_every_block(
         assert arm["low"] <= arm["gain"] <= arm["high"]
     assert "2 blocks count, 0 passes were discarded" in capsys.readouterr().out
     assert not (job.root / "reports").exists()
+    passes = [json.loads(line) for line in (tmp_path / "kept" / "passes.jsonl").read_text().splitlines()]
+    assert sorted((timed["block"], timed["name"]) for timed in passes) == [
+        (block, name) for block in (1, 2) for name in ("label", "label/80", "shuffled")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -10,12 +12,13 @@ import zipfile
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
-CODE = [path for folder in ("orderproof", "flows") for path in sorted((ROOT / folder).rglob("*.py"))]
+CODE = [path for folder in ("orderproof", "flows", "tasks") for path in sorted((ROOT / folder).rglob("*.py"))]
 OF_THE_ENGINE = {"vllm", "torch"}  # worker.py runs where both are; torch is here too, with sentence-transformers
 
 
@@ -45,11 +48,35 @@ def test_only_the_worker_needs_vllm() -> None:
     assert users == {"orderproof/engines/worker.py", "orderproof/engines/worker_routing.py"}
 
 
-def test_the_wheel_holds_one_package_with_its_templates(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", tmp_path, ROOT]
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What an installation of the wheel holds."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", folder, ROOT]
     subprocess.run(build, check=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    held = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in held if ".dist-info/" not in name} == {"orderproof"}
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site-packages")
+    return folder / "site-packages"
+
+
+def test_the_wheel_holds_one_package_with_its_templates(installed: Path) -> None:
+    assert {path.name for path in installed.iterdir() if path.suffix != ".dist-info"} == {"orderproof"}
     kept = [path for path in (ROOT / "orderproof").rglob("*") if path.suffix in (".py", ".j2")]
-    assert {path.relative_to(ROOT).as_posix() for path in kept} <= set(held)
+    assert [path for path in kept if not (installed / path.relative_to(ROOT)).is_file()] == []
+
+
+def test_an_installation_writes_the_same_project_as_this_checkout(installed: Path, tmp_path: Path) -> None:
+    script = "import sys\nfrom orderproof.cli import main\nprint(main.__file__, file=sys.stderr)\nmain.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "init", "--json"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert str(installed) in done.stderr
+    written = json.loads(done.stdout)["written"]
+    assert {"params.yaml", "dvc.yaml", "infra/prefect.yaml", "flows/measure.py", "tasks/measure.py"} <= set(written)
+    assert [name for name in written if (tmp_path / name).read_bytes() != (ROOT / name).read_bytes()] == []

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from ruamel.yaml import YAML
 
 from tests.conftest import ROOT
+from tests.support.scheduling import deployments_of
 
-NIGHTLY, WEEKLY = "flows/batch.py:run_batch", "flows/measure.py:measure_order"
-
-
-def deployments_of(path: Path) -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = YAML(typ="safe", pure=True).load(path)["deployments"]
-    return entries
+NIGHTLY, WEEKLY = "flows/generate.py:generate_outputs", "flows/measure.py:measure_order"
 
 
 def test_every_job_of_params_yaml_runs_every_night_and_is_measured_every_week() -> None:

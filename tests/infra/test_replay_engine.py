@@ -146,7 +146,7 @@ def trial_of(root: Path, own: float) -> Trial:
 def test_a_trial_in_virtual_time_promotes_the_label_order_where_domains_are_apart(tmp_path: Path) -> None:
     verdict = judge(trial_of(tmp_path, own=1.5))
     assert verdict is not None
-    assert (verdict.verdict, verdict.blocks) == ("promote", 5)
+    assert (verdict.verdict, verdict.blocks) == ("promote", 2)
     assert verdict.gain > 0.1
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from orderproof.measure.estimator import Estimate, SliceTable, degrees_of_freedom, estimate, t_upper
-from orderproof.measure.slice_verdict import Rule
+from orderproof.measure.verdict import Rule
 from tests.support.slice_traces import table_of
 from tests.support.slice_trials import SCENARIOS, trials_of
 

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from orderproof.job.errors import OrderproofError
 from orderproof.job.hashing import ids_sha256
-from orderproof.measure.evaluate import is_vacuous, judge
-from orderproof.measure.trial_store import EvidenceError, Pass, Trial
+from orderproof.measure.evaluate import control_noise, evidence_of, is_out_of_time, is_vacuous, judge, table_of
+from orderproof.measure.trial_records import SliceRecord
+from orderproof.measure.trial_store import EvidenceError, Trial
+from orderproof.measure.verdict import Rule
 from orderproof.outputs.passes import CANDIDATE, CONTROL, SHUFFLED
 from tests.support.trial_maker import make_trial
 
+Change = Callable[[SliceRecord], dict[str, Any]]
 
-def changed(trial: Trial, pass_id: str, change: Callable[[Pass], dict[str, Any]]) -> Trial:
-    """The trial with one pass's record altered."""
-    passes = (p.model_copy(update=change(p)) if p.pass_id == pass_id else p for p in trial.passes)
-    return replace(trial, passes=tuple(passes))
+
+def changed(trial: Trial, arm: str, change: Change, block: int = 3, stratum: int = 2) -> Trial:
+    """The trial with one slice's record altered."""
+    slices = (
+        part.model_copy(update=change(part))
+        if (part.block, part.arm, part.stratum, part.attempt) == (block, arm, stratum, 0)
+        else part
+        for part in trial.slices
+    )
+    return replace(trial, slices=tuple(slices))
 
 
 @pytest.mark.parametrize("third_arm", [False, True])
@@ -37,57 +48,39 @@ def test_between_the_looks_there_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("third_arm", "pass_id", "change"),
-    [
-        (False, f"b03-{CANDIDATE}", lambda p: {"order_sha256": "0" * 64}),
-        (False, f"b03-{CONTROL}", lambda p: {"order_sha256": "0" * 64}),
-        (False, f"b03-{CONTROL}", lambda p: {"seed": p.seed + 1}),
-        (False, f"b03-{CONTROL}", lambda p: {"seed": None}),
-        (True, f"b03-{CONTROL}", lambda p: {"order_sha256": "0" * 64}),
-        (True, f"b03-{SHUFFLED}", lambda p: {"seed": p.seed + 1}),
-        (True, f"b03-{SHUFFLED}", lambda p: {"order_sha256": "0" * 64}),
-        (True, f"b03-{CANDIDATE}", lambda p: {"order_sha256": "0" * 64}),
-    ],
+    ("third_arm", "arm"),
+    [(False, CANDIDATE), (False, CONTROL), (True, CONTROL), (True, SHUFFLED), (True, CANDIDATE)],
 )
-def test_a_pass_in_another_order_than_the_registered_one_is_no_evidence(
-    tmp_path: Path, third_arm: bool, pass_id: str, change: Callable[[Pass], dict[str, Any]]
+def test_a_slice_in_another_order_than_the_registered_one_is_no_evidence(
+    tmp_path: Path, third_arm: bool, arm: str
 ) -> None:
     trial = make_trial(tmp_path / "trial", third_arm=third_arm)
-    with pytest.raises(EvidenceError, match=rf"pass {pass_id} was not sent in the order that was registered"):
-        judge(changed(trial, pass_id, change))
+    with pytest.raises(EvidenceError, match=rf"block 3, {arm} slice of stratum 2 was not sent in the order"):
+        judge(changed(trial, arm, lambda part: {"order_sha256": "0" * 64}))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda p: {"throughput_req_s": p.throughput_req_s * 1.1},
-        lambda p: {"throughput_req_s": p.throughput_req_s * (1 + 1e-15)},
-        lambda p: {"throughput_tok_s": p.throughput_tok_s * 1.1},
-        lambda p: {"wall_s": p.wall_s * 0.9},
-        lambda p: {"wall_s": 0.0},
-        lambda p: {"requests": p.requests + 1},
-        lambda p: {"output_tokens": p.output_tokens + 1},
-    ],
-)
-def test_a_rate_that_is_not_its_count_over_its_time_is_no_evidence(
-    tmp_path: Path, change: Callable[[Pass], dict[str, Any]]
+@pytest.mark.parametrize("change", [lambda part: {"first": part.first + 8}, lambda part: {"turn": 1 - part.turn}])
+def test_a_slice_at_another_place_or_after_another_coin_is_no_evidence(tmp_path: Path, change: Change) -> None:
+    trial = make_trial(tmp_path / "trial")
+    with pytest.raises(EvidenceError, match="where the plan's seed puts it"):
+        judge(changed(trial, CANDIDATE, change))
+
+
+@pytest.mark.parametrize("change", [{"stratum": 7}, {"stratum": 3}, {"arm": "other"}])
+def test_a_block_without_one_slice_of_each_arm_and_stratum_is_no_evidence(
+    tmp_path: Path, change: dict[str, Any]
 ) -> None:
     trial = make_trial(tmp_path / "trial")
-    with pytest.raises(EvidenceError, match="pass b02-candidate has rates that are not"):
-        judge(changed(trial, "b02-candidate", change))
+    with pytest.raises(EvidenceError, match="not one slice of each arm and stratum"):
+        judge(changed(trial, CANDIDATE, lambda _: change))
 
 
-def test_discarded_passes_are_held_against_the_plan_too(tmp_path: Path) -> None:
-    trial = make_trial(tmp_path / "trial", repeated_block=2)
-    with pytest.raises(EvidenceError, match="b02-candidate was not sent"):
-        judge(changed(trial, "b02-candidate", lambda p: {"order_sha256": "0" * 64}))
-
-
-def test_a_pass_of_no_planned_arm_or_block_is_no_evidence(tmp_path: Path) -> None:
-    trial = make_trial(tmp_path / "trial")
-    for change in ({"block": 6, "arm": SHUFFLED}, {"block": 11}):
-        with pytest.raises(EvidenceError, match="of no arm or no block of the plan"):
-            judge(replace(trial, passes=(*trial.passes, trial.passes[-1].model_copy(update=change))))
+def test_an_incomplete_block_does_not_count(tmp_path: Path) -> None:
+    trial = make_trial(tmp_path / "trial", blocks=5)
+    torn = replace(trial, passes=trial.passes[:-1])
+    assert len(torn.blocks()) == 4
+    assert judge(torn) is None
+    assert table_of(torn).blocks == 4
 
 
 def test_outputs_of_other_prompts_than_the_registered_ones_are_no_evidence(tmp_path: Path) -> None:
@@ -102,6 +95,53 @@ def test_a_pass_of_fewer_prompts_than_the_others_is_no_evidence(tmp_path: Path) 
     (fewer.folder / tokens).rename(trial.folder / tokens)
     with pytest.raises(OrderproofError, match="b05-candidate"):
         judge(trial)
+
+
+def test_the_table_holds_times_work_and_coins_by_block_and_stratum(tmp_path: Path) -> None:
+    trial = make_trial(tmp_path / "trial", blocks=2, repeated_block=1)
+    table = table_of(trial)
+    assert (table.blocks, table.strata) == (2, 6)
+    for number, block in enumerate(trial.blocks()):
+        for stratum in range(6):
+            part, other = block.slices[CANDIDATE, stratum], block.slices[CONTROL, stratum]
+            assert table.candidate_s[number, stratum] == part.seconds
+            assert table.control_s[number, stratum] == other.seconds
+            assert table.candidate_work[number, stratum] == part.requests
+            assert table.candidate_first[number, stratum] == (1 if part.start_s < other.start_s else -1)
+    assert evidence_of(trial).tokens is None
+    assert evidence_of(trial).foreign == 0
+
+
+def test_the_controls_own_noise_holds_zero_and_grows_with_the_machines(tmp_path: Path) -> None:
+    quiet, noisy = (control_noise(make_trial(tmp_path / str(noise), gain=0.5, noise=noise)) for noise in (0.005, 0.05))
+    assert quiet is not None
+    assert noisy is not None
+    assert noisy.gain_low < quiet.gain_low < 0 < quiet.gain_high < noisy.gain_high
+    third = control_noise(make_trial(tmp_path / "third", third_arm=True, gain=0.5))
+    assert third is not None
+    assert third.gain_low < 0 < third.gain_high
+
+
+# -- time --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_trial_ends_where_its_budget_leaves_no_room_for_the_next_look(tmp_path: Path) -> None:
+    free = make_trial(tmp_path / "free", blocks=2, gain=0.02, noise=0.05)
+    block_s = np.mean([block.passes[CONTROL].block_s for block in free.blocks()])
+    for blocks, budget, ended in ((2, 4.0, True), (2, 6.0, False), (1, 6.0, False), (1, 3.0, True)):
+        rule = Rule(looks=(5, 10), budget_s=float(budget * block_s))
+        trial = make_trial(tmp_path / f"{blocks}-{budget}", blocks=blocks, gain=0.02, noise=0.05, rule=rule)
+        assert is_out_of_time(trial) == ended
+        verdict = judge(trial)
+        assert (verdict is not None) == ended
+        assert verdict is None or verdict.verdict == "inconclusive"
+
+
+def test_a_verdict_of_12_blocks_of_48_pairs_is_quick(tmp_path: Path) -> None:
+    trial = make_trial(tmp_path / "trial", blocks=12, prompts=48, looks=(2, 3, 5, 8, 12), gain=0.02, noise=0.05)
+    started = time.monotonic()
+    assert judge(Trial.read(trial.folder)) is not None
+    assert time.monotonic() - started < 10  # under two seconds on an idle machine
 
 
 @pytest.mark.parametrize(

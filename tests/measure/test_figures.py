@@ -9,8 +9,10 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.image import imread
 
-from orderproof.measure.evaluate import judge
+from orderproof.measure.breakdown import pair_gains
+from orderproof.measure.evaluate import judge, table_of
 from orderproof.measure.figures import draw, pictures
+from orderproof.measure.throughput_figure import slice_minutes
 from orderproof.outputs.passes import CANDIDATE, CONTROL, SHUFFLED
 from orderproof.runs.style import COLOURS, DPI, MARKS, WIDTH_IN
 from tests.support.trial_maker import make_trial
@@ -18,13 +20,14 @@ from tests.support.trial_maker import make_trial
 HOLLOW = "white"
 
 
-def marks(axes: Axes) -> list[tuple[str, str, float]]:
-    """(arm, face colour, height) of every pass's mark."""
+def marks(axes: Axes) -> list[tuple[str, str, float, float]]:
+    """(arm, face colour, minutes, rate) of every slice's mark."""
     arms = {colour: arm for arm, colour in COLOURS.items()}
     return [
-        (arms[line.get_markeredgecolor()], line.get_markerfacecolor(), float(line.get_ydata()[0]))
+        (arms[line.get_markeredgecolor()], line.get_markerfacecolor(), float(x), float(y))
         for line in axes.lines
         if line.get_markeredgecolor() in arms and line.get_marker() in MARKS.values()
+        for x, y in [(line.get_xdata()[0], line.get_ydata()[0])]
     ]
 
 
@@ -45,37 +48,55 @@ def test_an_unfinished_trial_gives_what_it_has(tmp_path: Path, blocks: int, name
     assert list(pictures(make_trial(tmp_path / "job" / "trial", blocks=blocks), None)) == names
 
 
-def test_every_block_is_a_dot_at_its_own_gain(tmp_path: Path) -> None:
+def test_every_pair_is_a_dot_in_its_clusters_row(tmp_path: Path) -> None:
     trial = make_trial(tmp_path / "job" / "trial", blocks=5)
     verdict = judge(trial)
     assert verdict is not None
     (axes,) = pictures(trial, verdict)["gain"].axes
-    dots, interval = axes.lines[0], axes.lines[1]
-    np.testing.assert_allclose(dots.get_xdata(), 100 * np.expm1(verdict.log_ratios))
+    dots = [line for line in axes.lines if line.get_marker() in ("o", "<", ">") and len(line.get_xdata())]
+    assert sum(len(line.get_xdata()) for line in dots) == 30
+    table = table_of(trial)
+    shown = np.sort(np.concatenate([line.get_xdata() for line in dots if line.get_marker() == "o"]))
+    assert np.isin(shown.round(6), (100 * pair_gains(table)).round(6).ravel()).all()
+    rows = [label.get_text() for label in axes.get_yticklabels()]
+    assert rows == [*trial.manifest.slices.labels, "all pairs"]
+    interval = next(line for line in axes.lines if line.get_linewidth() == 4)
     np.testing.assert_allclose(interval.get_xdata(), [100 * verdict.gain_low, 100 * verdict.gain_high])
     legend = [text.get_text() for text in axes.figure.legends[0].get_texts()]
     assert legend[:3] == ["no gain", "margin 1 %", "minimum effect 3 %"]
     assert legend[3].startswith("detectable ")
 
 
-def test_passes_stand_in_the_order_in_which_they_ran(tmp_path: Path) -> None:
+def test_slices_stand_at_their_time_and_rate(tmp_path: Path) -> None:
     trial = make_trial(tmp_path / "job" / "trial", blocks=5, third_arm=True)
     (axes,) = pictures(trial, None)["throughput"].axes
-    shown = [(arm, rate) for arm, _, rate in marks(axes)]
-    assert shown == [(p.arm, pytest.approx(p.throughput_req_s)) for p in trial.passes if p.block]
-    assert {arm for arm, _ in shown} == {CONTROL, CANDIDATE, SHUFFLED}
+    shown = sorted(marks(axes), key=lambda mark: mark[2])
+    assert [(arm, rate) for arm, _, _, rate in shown] == [
+        (part.arm, pytest.approx(part.tokens_per_s)) for part in trial.slices
+    ]
+    assert {arm for arm, *_ in shown} == {CONTROL, CANDIDATE, SHUFFLED}
+    hours = sum(part.seconds for part in trial.slices) / 3600
+    assert hours < shown[-1][2] / 60 < 1.3 * hours
 
 
-def test_discards_are_hollow_and_an_outlier_among_them_is_set_at_the_edge_with_its_rate(tmp_path: Path) -> None:
+def test_slices_that_were_run_again_are_hollow(tmp_path: Path) -> None:
     trial = make_trial(tmp_path / "job" / "trial", blocks=5, repeated_block=3)
     (axes,) = pictures(trial, None)["throughput"].axes
-    hollow = [(arm, height) for arm, face, height in marks(axes) if face == HOLLOW]
-    assert len(hollow) == len(trial.discarded()) == 2
-    spoiled = next(p for p in trial.passes if p.invalid)
-    height = dict(hollow)[spoiled.arm]
-    assert spoiled.throughput_req_s < axes.get_ylim()[0] < height
-    assert f"↓ {spoiled.throughput_req_s:.4g}" in [text.get_text() for text in axes.texts]
-    assert "3\nlost" in [label.get_text() for label in axes.get_xticklabels()]
+    hollow = [(arm, rate) for arm, face, _, rate in marks(axes) if face == HOLLOW]
+    assert sorted(hollow) == sorted((part.arm, pytest.approx(part.tokens_per_s)) for part in trial.repeated())
+    assert len(hollow) == 2
+
+
+def test_a_trial_taken_up_later_goes_on_at_its_own_time(tmp_path: Path) -> None:
+    trial = make_trial(tmp_path / "job" / "trial", blocks=2)
+    later = [
+        part.model_copy(update={"start_s": part.start_s - 990, "started_utc": "2026-11-29T15:46:40Z"})
+        for part in trial.slices
+        if part.block == 2
+    ]
+    minutes = slice_minutes([*(part for part in trial.slices if part.block == 1), *later])
+    assert minutes == sorted(minutes)
+    assert minutes[12] == pytest.approx(60, abs=1)
 
 
 def test_the_agreement_matrix_is_ordered_by_arm_and_leaves_a_pass_with_itself_out(tmp_path: Path) -> None:
@@ -105,5 +126,5 @@ def test_forty_blocks_stay_on_a_page(tmp_path: Path) -> None:
     trial = make_trial(tmp_path / "job" / "trial", blocks=40, looks=(10, 20, 40), noise=0.06, prompts=12)
     drawn = pictures(trial, judge(trial))
     assert all(figure.get_figheight() <= 6 for figure in drawn.values())
-    labels = [label.get_text() for label in drawn["throughput"].axes[0].get_xticklabels()]
-    assert labels == [str(block) for block in range(5, 41, 5)]
+    named = [text.get_text() for text in drawn["throughput"].axes[0].texts if text.get_text().startswith("block")]
+    assert named == [f"block {number}" for number in range(1, 41, 4)]

@@ -9,12 +9,13 @@ import pytest
 
 from orderproof.job.spec import Job
 from orderproof.measure.pass_expert_counts import experts_per_step
+from orderproof.measure.tracking import tracking_of
 from orderproof.measure.trial_store import Trial
 from orderproof.outputs.passes import CANDIDATE, CONTROL
 from orderproof.routing.routes import RoutesRecord
 from orderproof.routing.routes_writer import write_routes
-from orderproof.runs.mlflow_records import pass_records
-from tests.support.trial_maker import DATASET_MD5, LABELS, MAX_NUM_SEQS, make_job, make_trial
+from tests.support.run_maker import make_job_run
+from tests.support.trial_maker import DATASET_MD5, LABELS, MAX_NUM_SEQS, make_job, make_trial, trial_folder
 
 RECORD = RoutesRecord(model="5f0c2a9e71d4b836", dataset_md5=DATASET_MD5, layers=2, experts=64, top_k=4)
 GROUP_EXPERTS = 8
@@ -27,13 +28,13 @@ def job(tmp_path: Path) -> Job:
 
 @pytest.fixture
 def trial(job: Job) -> Trial:
-    return make_trial(job.reports_dir / "20261129T144640Z-0001", blocks=5)
+    return make_trial(trial_folder(job, "20261129T144640Z-0001"), blocks=5)
 
 
 def capture(job: Job, trial: Trial, keep: slice = slice(None), record: RoutesRecord = RECORD) -> None:
     """Every group of prompts has eight experts of its own."""
     candidate = next(timed for timed in trial.passes if timed.arm == CANDIDATE)
-    sent = trial.tokens(candidate.pass_id)["prompt_id"].to_pylist()  # group after group
+    sent = list(dict.fromkeys(trial.tokens(candidate.pass_id)["prompt_id"].to_pylist()))  # group after group
     random = np.random.default_rng(0)
     with write_routes(job.paths.routes, record) as writer:
         for place, prompt_id in list(enumerate(sent))[keep]:
@@ -60,7 +61,7 @@ def test_the_arm_that_keeps_groups_together_reads_fewer_experts(job: Job, trial:
 
 def test_each_sample_of_a_prompt_takes_a_place_of_the_batch(job: Job) -> None:
     """With as many samples as places a step has one prompt, and so one group's experts."""
-    trial = make_trial(job.reports_dir / "20261129T144640Z-0002", blocks=5, samples=MAX_NUM_SEQS)
+    trial = make_trial(trial_folder(job, "20261129T144640Z-0002"), blocks=5, samples=MAX_NUM_SEQS)
     capture(job, trial)
     assert max(experts_per_step(job, trial).values()) < 1.5 * GROUP_EXPERTS
 
@@ -68,7 +69,7 @@ def test_each_sample_of_a_prompt_takes_a_place_of_the_batch(job: Job) -> None:
 def test_each_replica_has_its_share_of_the_order(job: Job, trial: Trial) -> None:
     capture(job, trial)
     engine = {**trial.manifest.engine, "replicas": 12}
-    shared = make_trial(job.reports_dir / "20261129T144640Z-0002", blocks=5, engine=engine)
+    shared = make_trial(trial_folder(job, "20261129T144640Z-0002"), blocks=5, engine=engine)
     alone, each = (means(one, dict(experts_per_step(job, one))) for one in (trial, shared))
     assert each[CONTROL] < 0.8 * alone[CONTROL], "four prompts of any group run at once on each"
 
@@ -76,13 +77,14 @@ def test_each_replica_has_its_share_of_the_order(job: Job, trial: Trial) -> None
 def test_the_figure_is_a_metric_of_each_pass(job: Job, trial: Trial) -> None:
     capture(job, trial)
     figures = experts_per_step(job, trial)
-    for record in pass_records(trial, 0.0, "parent", figures):
-        assert record.metrics["experts_per_step"] == figures[record.pass_id]
+    children = tracking_of(job, make_job_run(job, trial.manifest.trial, "measure")).children
+    assert {child.key: child.metrics["experts_per_step"] for child in children} == figures
 
 
 def test_without_routes_there_is_no_figure(job: Job, trial: Trial) -> None:
     assert experts_per_step(job, trial) == {}
-    assert all("experts_per_step" not in record.metrics for record in pass_records(trial, 0.0, "parent", {}))
+    children = tracking_of(job, make_job_run(job, trial.manifest.trial, "measure")).children
+    assert {child.metrics["experts_per_step"] for child in children} == {None}
 
 
 @pytest.mark.parametrize("change", [{"model": "another"}, {"dataset_md5": "another"}])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import re
 from dataclasses import replace
@@ -12,19 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orderproof.forecast.stored_prediction import StoredPrediction
 from orderproof.job.model import MoeFacts
 from orderproof.job.spec import OrderSpec
-from orderproof.measure.plan import Plan, make_plan, measured_prompts
+from orderproof.measure.plan import LONG_LOOKS, SHORT_LOOKS, Plan, kind_of_slices, make_plan, measured_prompts
+from orderproof.measure.predicted_gain import PredictedGain
 from orderproof.measure.preflight import structural_refusal
-from orderproof.measure.trial_store import History, Manifest, read_history
-from orderproof.measure.verdict import Rule
+from orderproof.measure.trial_records import Manifest, WarmUp
+from orderproof.measure.trial_store import History, read_history
 from orderproof.orders.registry import make_order
 from orderproof.outputs.passes import CANDIDATE, CONTROL, SHUFFLED
 from tests.support.fake_engine import BATCH, MOE, FakeEngine, grouped, mixed, prompts_of
 from tests.support.trial_maker import make_job, make_trial
 
-SIZE = 96
+SIZE = 192
 
 
 def planned(
@@ -32,31 +31,30 @@ def planned(
     history: History | None = None,
     *,
     labels: list[str] | None = None,
-    placebo: bool = False,
-    placebos: History | None = None,
+    aa: bool = False,
+    aa_trials: History | None = None,
     md5: str = "md5",
     model: Any = MOE,
     current: OrderSpec | None = None,
-    foretold: StoredPrediction | None = None,
+    predicted: PredictedGain | None = None,
     **changes: Any,
 ) -> Plan:
     prompts = prompts_of(labels or mixed(SIZE))
     job = make_job(root, **{"order": {"method": "label"}, **changes})
     now = make_order(current or OrderSpec(method="file"), prompts, md5)
-    histories = {"placebo": placebo, "placebos": placebos or History()}
-    return make_plan(job, model, prompts, md5, now, history or History(), **histories, foretold=foretold)
+    histories = {"aa": aa, "aa_trials": aa_trials or History()}
+    return make_plan(job, model, prompts, md5, now, history or History(), **histories, predicted=predicted)
 
 
 def registered(plan: Plan) -> Manifest:
-    return plan.manifest(FakeEngine().info, 0.03)
+    return plan.manifest(FakeEngine().info, 0.03, WarmUp(requests=64, seconds=1.0, prefill_cost=0.05))
 
 
 def had(plan: Plan, root: Path, count: int = 1, **looks: Any) -> History:
     """A history of trials that were registered with the plan; `looks` of make_trial."""
     now = registered(plan)
     same = {
-        key: getattr(now, key)
-        for key in ("question", "settings", "model", "engine", "sampling", "dataset_md5", "placebo")
+        key: getattr(now, key) for key in ("question", "settings", "model", "engine", "sampling", "dataset_md5", "aa")
     }
     for number in range(count):
         make_trial(root / f"2026112{number}T000000Z-0000", **{**same, **looks})
@@ -78,8 +76,8 @@ def test_every_further_trial_of_a_question_has_half_the_alpha(tmp_path: Path, ea
     "changes",
     [
         {"measure": {"margin": 0.0}},
-        {"measure": {"metric": "throughput_tok_s"}},
-        {"measure": {"prompts": 64}},
+        {"measure": {"budget_minutes": 10.0}},
+        {"measure": {"prompts": 128}},
         {"measure": {"min_effect": 0.5}},
         {"measure": {"seed": 7}},
         {"measure": {"looks": [7, 14]}},
@@ -144,7 +142,7 @@ def test_the_settings_tell_any_change_that_would_measure_something_else(tmp_path
     assert plan.settings == planned(tmp_path, accept_lossy={"k0": 2}).settings, "a trial has the model's own routing"
     changes: list[dict[str, Any]] = [
         {"measure": {"margin": 0.0}},
-        {"measure": {"prompts": 64}},
+        {"measure": {"prompts": 128}},
         {"outputs": "proven"},
         {"md5": "other"},
         {"sampling": {"temperature": 0.5}},
@@ -188,52 +186,94 @@ def test_another_promoted_order_is_the_control(tmp_path: Path) -> None:
     assert "current order (label)" in plan.control_why
 
 
-def test_a_placebo_compares_one_shuffle_with_others_and_spends_no_alpha(tmp_path: Path) -> None:
-    plan = planned(tmp_path, placebo=True, labels=grouped(SIZE), model=replace(MOE, moe=None))
+def test_an_aa_test_compares_one_shuffle_with_others_and_spends_no_alpha(tmp_path: Path) -> None:
+    plan = planned(tmp_path, aa=True, labels=grouped(SIZE), model=replace(MOE, moe=None))
     candidate = plan.orders[CANDIDATE]
     assert candidate is not None
     assert (candidate.method, plan.orders[CONTROL], list(plan.orders)) == ("shuffled", None, [CONTROL, CANDIDATE])
     assert plan.refusal is None
-    placebos = had(plan, tmp_path / "placebos", 2)
-    again = planned(tmp_path, placebo=True, placebos=placebos)
+    aa_trials = had(plan, tmp_path / "aa_trials", 2)
+    again = planned(tmp_path, aa=True, aa_trials=aa_trials)
     assert (again.attempt, again.rule.alpha) == (1, 0.025)
 
 
 # -- looks and what could be seen --------------------------------------------------------------------------------------
 
 
-def test_without_history_the_looks_are_at_5_and_10_and_nothing_is_foretold(tmp_path: Path) -> None:
+def test_without_history_the_first_look_is_at_two_blocks_and_nothing_is_known(tmp_path: Path) -> None:
     plan = planned(tmp_path)
-    assert plan.rule.looks == (5, 10)
-    assert (plan.noise_sd, plan.detectable_gain_before, plan.detectable_excess_before) == (None, None, None)
+    assert plan.rule.looks == (2, 3, 5, 8, 12)
+    assert (plan.noise, plan.detectable_gain_before, plan.detectable_excess_before) == (None, None, None)
 
 
-def test_after_a_noisy_history_the_looks_are_at_10_20_and_40(tmp_path: Path) -> None:
+def test_a_trial_is_longer_where_history_says_that_a_short_one_cannot_see_the_predicted_gain(tmp_path: Path) -> None:
     plan = planned(tmp_path)
-    noisy = planned(tmp_path, had(plan, tmp_path / "noisy", blocks=10, noise=0.06))
-    quiet = planned(tmp_path, had(plan, tmp_path / "quiet", blocks=10, noise=0.01))
-    assert noisy.noise_sd is not None
-    assert quiet.noise_sd is not None
-    assert noisy.noise_sd > 0.04 > quiet.noise_sd
-    assert (noisy.rule.looks, quiet.rule.looks) == ((10, 20, 40), (5, 10))
-    assert len(noisy.shuffle_seeds) == 40
+    noisy, quiet = (
+        had(plan, tmp_path / name, blocks=10, noise=noise) for name, noise in (("noisy", 0.045), ("quiet", 0.01))
+    )
+    predicted = PredictedGain(gain=0.05, low=0.02, high=0.08)
+    long, short, unknown = (
+        planned(tmp_path, noisy, predicted=predicted),
+        planned(tmp_path, quiet, predicted=predicted),
+        planned(tmp_path, noisy),
+    )
+    assert (long.rule.looks, short.rule.looks, unknown.rule.looks) == (LONG_LOOKS, SHORT_LOOKS, SHORT_LOOKS)
+    assert long.noise is not None
+    assert long.noise.detectable(short.rule) > 0.05 > long.noise.detectable(long.rule)
 
 
 def test_looks_that_the_job_gives_hold_after_any_history(tmp_path: Path) -> None:
-    history = had(planned(tmp_path), tmp_path / "trials", blocks=10, noise=0.06)
-    assert planned(tmp_path, history, measure={"looks": [6]}).rule.looks == (6,)
+    history = had(planned(tmp_path), tmp_path / "trials", blocks=10, noise=0.1)
+    predicted = PredictedGain(gain=0.05, low=0.02, high=0.08)
+    assert planned(tmp_path, history, measure={"looks": [6]}, predicted=predicted).rule.looks == (6,)
 
 
 def test_another_models_noise_tells_nothing(tmp_path: Path) -> None:
     history = had(planned(tmp_path), tmp_path / "trials", noise=0.06)
-    assert planned(tmp_path, history, model=replace(MOE, fingerprint="other")).noise_sd is None
+    assert planned(tmp_path, history, model=replace(MOE, fingerprint="other")).noise is None
 
 
-def test_a_trial_that_generated_nothing_tells_no_noise_and_does_not_end_the_next_plan(tmp_path: Path) -> None:
-    history = had(planned(tmp_path), tmp_path / "trials", rule=Rule(metric="throughput_tok_s"))
-    silent = [timed.model_copy(update={"throughput_tok_s": 0.0}) for timed in history.trials[0].passes]
-    history = History((replace(history.trials[0], passes=tuple(silent)),))
-    assert planned(tmp_path, history).noise_sd is None
+def test_impossible_times_tell_no_noise_and_do_not_end_the_next_plan(tmp_path: Path) -> None:
+    history = had(planned(tmp_path), tmp_path / "trials")
+    silent = [part.model_copy(update={"seconds": 0.0}) for part in history.trials[0].slices]
+    history = History((replace(history.trials[0], slices=tuple(silent)),))
+    assert planned(tmp_path, history).noise is None
+
+
+def test_a_budget_of_time_is_registered(tmp_path: Path) -> None:
+    assert registered(planned(tmp_path)).rule.budget_s is None
+    assert registered(planned(tmp_path, measure={"budget_minutes": 1.5})).rule.budget_s == 90
+
+
+# -- slices ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sampling", "own", "kind"),
+    [
+        ({"max_tokens": 16, "ignore_eos": True}, None, "clean"),
+        ({"max_tokens": 16}, None, "fed"),
+        ({"max_tokens": None, "ignore_eos": True}, None, "fed"),
+        ({"ignore_eos": True}, None, "fed"),
+        ({"max_tokens": 16, "ignore_eos": True}, {"max_tokens": 8}, "fed"),
+        ({"max_tokens": 16, "ignore_eos": True}, {"ignore_eos": False}, "fed"),
+        ({"max_tokens": 16, "ignore_eos": True, "stop": ["."]}, None, "fed"),
+        ({"max_tokens": 16, "ignore_eos": True}, {"stop_token_ids": [3]}, "fed"),
+        ({"max_tokens": 16, "ignore_eos": True}, {"temperature": 0.5}, "clean"),
+    ],
+)
+def test_slices_are_clean_only_where_every_answer_is_equally_long(
+    tmp_path: Path, sampling: dict[str, Any], own: dict[str, Any] | None, kind: str
+) -> None:
+    prompts = prompts_of(mixed(SIZE), samplings=[own, *[None] * (SIZE - 1)])
+    assert kind_of_slices(make_job(tmp_path, sampling=sampling), prompts) == kind
+
+
+def test_a_stratum_has_the_label_of_most_of_its_prompts(tmp_path: Path) -> None:
+    now = registered(planned(tmp_path))
+    assert now.slices.sizes == (32,) * 6
+    assert set(now.slices.labels) == {"maths", "code", "law"}
+    assert list(now.slices.labels) == sorted(now.slices.labels, key=now.slices.labels.index)
 
 
 def test_history_foretells_the_smallest_gain_and_excess_and_both_are_registered(tmp_path: Path) -> None:
@@ -253,7 +293,7 @@ def test_a_pilot_whose_outputs_are_gone_foretells_no_excess(tmp_path: Path) -> N
     for path in (history.trials[0].folder / "tokens").iterdir():
         path.unlink()
     plan = planned(tmp_path, history)
-    assert plan.noise_sd is not None
+    assert plan.noise is not None
     assert plan.detectable_excess_before is None
 
 
@@ -262,7 +302,7 @@ def test_a_pilot_whose_outputs_are_gone_foretells_no_excess(tmp_path: Path) -> N
 
 def test_no_two_trials_share_a_coin_or_a_shuffle(tmp_path: Path) -> None:
     first = planned(tmp_path)
-    placebo = planned(tmp_path, placebo=True)
+    aa = planned(tmp_path, aa=True)
     one, stopped, two = (
         had(first, tmp_path / name, count, **how)
         for name, count, how in (("one", 1, {}), ("stopped", 1, {"blocks": 0}), ("two", 2, {}))
@@ -276,16 +316,15 @@ def test_no_two_trials_share_a_coin_or_a_shuffle(tmp_path: Path) -> None:
         planned(tmp_path, md5="other"),
         planned(tmp_path, order={"method": "shuffled", "seed": 5}),
         planned(tmp_path, measure={"seed": 1}),
-        placebo,
-        planned(tmp_path, placebo=True, placebos=had(placebo, tmp_path / "placebos", 1)),
-        planned(tmp_path, placebo=True, placebos=had(placebo, tmp_path / "more", 2)),
+        aa,
+        planned(tmp_path, aa=True, aa_trials=had(aa, tmp_path / "aa_trials", 1)),
+        planned(tmp_path, aa=True, aa_trials=had(aa, tmp_path / "more", 2)),
     ]
-    seeds = [{plan.coin_seed, *plan.shuffle_seeds} for plan in plans]
-    assert all(len(own) == 11 for own in seeds)
-    assert not any(a & b for a, b in itertools.combinations(seeds, 2))
-    assert planned(tmp_path, stopped).coin_seed not in seeds[0]
+    seeds = {plan.coin_seed for plan in plans}
+    assert len(seeds) == len(plans)
+    assert planned(tmp_path, stopped).coin_seed not in {first.coin_seed}
     assert planned(tmp_path).coin_seed == first.coin_seed
-    assert (registered(first).coin_seed, registered(first).shuffle_seeds) == (first.coin_seed, first.shuffle_seeds)
+    assert registered(first).coin_seed == first.coin_seed
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
@@ -309,7 +348,7 @@ def test_a_plan_with_something_to_gain_is_not_refused(tmp_path: Path) -> None:
         ({"sampling": {"max_tokens": 1}}, "nearly all prefill: 20 prompt tokens for at most 1 generated"),
         ({"labels": grouped(SIZE)}, r"the candidate \(label\) is the order in which the job runs already"),
         (
-            {"labels": grouped(SIZE), "order": {"method": "shuffled"}, "measure": {"prompts": 64}},
+            {"labels": grouped(SIZE), "order": {"method": "shuffled"}, "measure": {"prompts": 128}},
             r"thin the groups of the control \(file.*measure all prompts, leave out measure.prompts",
         ),
     ],
@@ -321,7 +360,7 @@ def test_what_no_order_can_help_is_refused(tmp_path: Path, changes: dict[str, An
 
 
 def test_a_sample_is_measured_against_shuffles_and_all_prompts_against_a_grouped_file(tmp_path: Path) -> None:
-    assert planned(tmp_path, measure={"prompts": 64}).refusal is None
+    assert planned(tmp_path, measure={"prompts": 128}).refusal is None
     assert planned(tmp_path, labels=grouped(SIZE), order={"method": "shuffled"}).refusal is None
     as_many_as_there_are = {"prompts": SIZE}
     assert (
@@ -387,11 +426,11 @@ def test_without_a_number_or_with_enough_all_prompts_are_measured() -> None:
 
 
 def test_a_plan_of_a_sample_registers_it_and_keeps_the_whole_order_for_the_promotion(tmp_path: Path) -> None:
-    plan = planned(tmp_path, measure={"prompts": 64})
+    plan = planned(tmp_path, measure={"prompts": 128})
     candidate, now = plan.orders[CANDIDATE], registered(plan)
     assert candidate is not None
-    assert (len(plan.chosen), len(candidate), len(plan.prompts)) == (SIZE, 64, 64)
-    assert (now.prompts_total, now.prompts_measured) == (SIZE, 64)
+    assert (len(plan.chosen), len(candidate), len(plan.prompts)) == (SIZE, 128, 128)
+    assert (now.prompts_total, now.prompts_measured) == (SIZE, 128)
     whole = prompts_of(mixed(SIZE)).ids
     sampled = [whole[i] for i in plan.chosen.permutation if whole[i] in set(plan.prompts.ids)]
     assert candidate.apply(plan.prompts.ids) == sampled
@@ -404,7 +443,7 @@ def test_the_hash_of_the_measured_prompts_does_not_depend_on_the_files_order(tmp
     plan = planned(tmp_path)
     turned = replace(plan, prompts=plan.prompts.take(np.arange(SIZE)[::-1]))
     assert registered(plan).measured_sha256 == registered(turned).measured_sha256
-    fewer = replace(plan, prompts=plan.prompts.take(np.arange(SIZE - 1)))
+    fewer = planned(tmp_path, labels=mixed(SIZE - 1))
     assert registered(plan).measured_sha256 != registered(fewer).measured_sha256
 
 
@@ -425,10 +464,10 @@ def test_a_secret_of_the_command_is_not_registered(tmp_path: Path) -> None:
 
 def test_what_was_foretold_is_registered_and_may_refuse(tmp_path: Path) -> None:
     much, little = (
-        StoredPrediction(gain=0.2, low=0.1, high=0.3),
-        StoredPrediction(gain=0.0, low=-0.01, high=0.01),
+        PredictedGain(gain=0.2, low=0.1, high=0.3),
+        PredictedGain(gain=0.0, low=-0.01, high=0.01),
     )
-    assert registered(planned(tmp_path, foretold=much)).foretold == much
-    assert planned(tmp_path, foretold=much).refusal is None
-    assert "surely below the minimum effect of 3%" in (planned(tmp_path, foretold=little).refusal or "")
-    assert planned(tmp_path, foretold=little, placebo=True).refusal is None
+    assert registered(planned(tmp_path, predicted=much)).predicted == much
+    assert planned(tmp_path, predicted=much).refusal is None
+    assert "surely below the minimum effect of 3%" in (planned(tmp_path, predicted=little).refusal or "")
+    assert planned(tmp_path, predicted=little, aa=True).refusal is None

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from orderproof.measure.trial_store import EvidenceError, Trial, find_trial, read_history, read_trials
+from orderproof.measure.trial_store import (
+    EvidenceError,
+    Trial,
+    find_trial,
+    read_history,
+    read_trials,
+    record_slice,
+    repair,
+)
 from tests.support.trial_maker import make_trial
 
 
@@ -14,7 +22,18 @@ def test_a_pass_that_a_crash_tore_was_not_recorded_and_the_others_count(tmp_path
     trial = make_trial(tmp_path / "trial")
     passes = tmp_path / "trial" / "passes.jsonl"
     passes.write_bytes(passes.read_bytes()[:-40])
-    assert Trial.read(tmp_path / "trial").passes == trial.passes[:-1]
+    again = Trial.read(tmp_path / "trial")
+    assert again.passes == trial.passes[:-1]
+    assert [block.number for block in again.blocks()] == [1, 2, 3, 4]
+
+
+def test_a_torn_line_is_cut_off_before_the_next_one_is_written(tmp_path: Path) -> None:
+    trial = make_trial(tmp_path / "trial")
+    slices = tmp_path / "trial" / "slices.jsonl"
+    slices.write_bytes(slices.read_bytes()[:-40])
+    again = repair(Trial.read(tmp_path / "trial"))
+    record_slice(again, trial.slices[-1])
+    assert Trial.read(tmp_path / "trial").slices == trial.slices
 
 
 def test_a_plan_that_was_edited_after_its_passes_is_no_evidence(tmp_path: Path) -> None:
@@ -23,7 +42,7 @@ def test_a_plan_that_was_edited_after_its_passes_is_no_evidence(tmp_path: Path) 
     edited = manifest.read_text().replace('"margin":0.01', '"margin":0.0').replace('"margin": 0.01', '"margin": 0.0')
     assert edited != manifest.read_text()
     manifest.write_text(edited)
-    with pytest.raises(EvidenceError, match="changed after passes were timed"):
+    with pytest.raises(EvidenceError, match="changed after slices were timed"):
         Trial.read(tmp_path / "trial")
     assert read_trials(tmp_path) == []
 
@@ -34,6 +53,7 @@ def test_a_plan_that_was_edited_after_its_passes_is_no_evidence(tmp_path: Path) 
         ("manifest.json", b"", "Manifest: Invalid JSON"),
         ("manifest.json", b"{}", "Manifest: trial: Field required"),
         ("passes.jsonl", b"{}\n", "Pass: pass_id: Field required"),
+        ("slices.jsonl", b"{}\n", "SliceRecord: block: Field required"),
         ("passes.jsonl", b"\xff\n", "not readable as a trial: 'utf-8'"),
     ],
 )
@@ -47,11 +67,11 @@ def test_a_file_that_cannot_be_understood_is_told_in_one_line(
     assert "\n" not in str(refused.value)
 
 
-def test_a_discarded_attempt_is_kept_and_does_not_count(tmp_path: Path) -> None:
+def test_a_slice_that_was_run_again_is_kept_and_does_not_count(tmp_path: Path) -> None:
     trial = make_trial(tmp_path / "trial", repeated_block=2)
     assert [block.number for block in trial.blocks()] == [1, 2, 3, 4, 5]
-    assert {timed.block for timed in trial.discarded()} == {2}
-    assert all(timed.attempt == 1 for timed in trial.blocks()[1].passes.values())
+    assert {(part.block, part.stratum, part.attempt) for part in trial.repeated()} == {(2, 1, 0)}
+    assert {part.attempt for part in trial.blocks()[1].slices.values() if part.stratum == 1} == {1}
 
 
 def test_a_name_never_becomes_a_path_unchecked(tmp_path: Path) -> None:

@@ -1,380 +1,291 @@
-"""Claims about single verdicts. How often they are right is in test_verdict_simulation.py."""
+"""The rule: which verdict follows from which numbers."""
 
 from __future__ import annotations
 
-import json
-import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
 from pydantic import ValidationError
-from scipy import stats
 
-from orderproof.measure.verdict import EXIT_CODES, Rule, Verdict, decide, detectable_gain, refused, t_critical
-from orderproof.outputs.output_change import OutputChange, ScoreChange
-
-SHORT = Rule()
-LONG = Rule(looks=(10, 20, 40))
-PROVEN = Rule(outputs="proven")
-
-FASTER = [0.17, 0.20, 0.18, 0.21, 0.19]  # log ratios: a gain near 21 %
-NO_GAIN = [0.004, -0.006, 0.002, -0.003, 0.001]
-UNCLEAR = [0.06, -0.02, 0.05, -0.01, 0.04, 0.07, -0.03, 0.02, 0.06, 0.0]  # a gain near 2.4 %, noise of 3.7 %
-
-
-def outputs(
-    answer: str = "as_reshuffling", *, vacuous: bool = False, scores: ScoreChange | None = None
-) -> OutputChange:
-    excess, low, high = {
-        "as_reshuffling": (0.002, -0.003, 0.007),
-        "undecided": (0.004, -0.004, 0.012),
-        "more_than_reshuffling": (0.05, 0.04, 0.06),
-    }[answer]
-    return OutputChange.model_validate(
-        {
-            "prompts": 768,
-            "control_passes": 5,
-            "candidate_passes": 5,
-            "d_aa": 0.09,
-            "d_ab": 0.09 + excess,
-            "d_bb": 0.09,
-            "excess": excess,
-            "se": (high - low) / 3.29,
-            "se_prompts": 0.002,
-            "se_passes": 0.001,
-            "low": low,
-            "high": high,
-            "answer": answer,
-            "first_divergence": {},
-            "vacuous": vacuous,
-            "smallest_excess": 0.015,
-            "scores": scores,
-        }
-    )
-
-
-def scores(difference: float, low: float | None) -> ScoreChange:
-    passed = low is not None and low > -0.01
-    return ScoreChange(
-        prompts=128, control=0.5, candidate=0.5 + difference, difference=difference, low=low, passed=passed
-    )
-
-
-UNCHANGED = outputs()
-SCORES_HOLD = scores(0.002, -0.006)
-SCORES_UNSURE = scores(-0.004, -0.02)
-SCORES_FELL_LITTLE = scores(-0.005, -0.007)  # surely, but by less than a point
-SCORES_FELL = scores(-0.05, -0.07)
-
-finite = st.floats(-2, 2, allow_subnormal=False)
-blocks = st.one_of(st.lists(finite, min_size=5, max_size=5), st.lists(finite, min_size=10, max_size=10))
-
-
-def verdict_of(log_ratios: list[float], rule: Rule = SHORT, change: OutputChange | None = UNCHANGED) -> Verdict:
-    verdict = decide(log_ratios, rule, change)
-    assert verdict is not None
-    return verdict
-
-
-# The figures
-
-
-@pytest.mark.parametrize(
-    ("looks", "figures"), [((5, 10), (3.495, 2.685)), ((10, 20, 40), (2.933, 2.625, 2.502))], ids=["5/10", "10/20/40"]
+from orderproof.measure.estimator import SliceTable, estimate
+from orderproof.measure.verdict import (
+    EXIT_CODES,
+    Evidence,
+    Noise,
+    Rule,
+    Verdict,
+    decide,
+    detectable_gain,
+    noise_between,
+    refused,
+    stalls_p,
 )
-def test_t_is_computed_from_n_and_alpha_split_over_the_looks(looks: tuple[int, ...], figures: tuple[float]) -> None:
-    assert [t_critical(n, 0.025, looks) for n in looks] == pytest.approx(figures, abs=0.0005)
+from orderproof.outputs.output_change import OutputChange, ScoreChange
+from tests.support.output_change import output_change
+from tests.support.slice_trials import SCENARIOS, run_to_the_end, trials_of
+
+UNCHANGED = output_change()
+UNDECIDED = output_change(answer="undecided", low=-0.02, high=0.03, excess=0.005)
+MORE = output_change(answer="more_than_reshuffling", low=0.03, high=0.05, excess=0.04)
 
 
-def test_halved_alpha_asks_for_a_larger_t() -> None:
-    assert t_critical(10, 0.0125, (5, 10)) == pytest.approx(stats.t.ppf(1 - 0.00625, 9), rel=1e-12)
+def evidence(
+    gain: float, blocks: int = 2, *, strata: int = 12, noise: float = 0.02, seed: int = 0, **fields: Any
+) -> Evidence:
+    rng = np.random.default_rng(seed)
+    shape = (blocks, strata)
+    seconds = (np.exp(rng.normal(0, noise, shape)) / (1 + gain), np.exp(rng.normal(0, noise, shape)))
+    table = SliceTable(*seconds, np.ones(shape), np.ones(shape), rng.choice([-1.0, 1.0], shape))
+    return Evidence(table, **fields)
 
 
-def test_figures_agree_with_the_textbook_t_interval() -> None:
-    verdict = verdict_of(UNCLEAR)
-    wide = stats.ttest_1samp(UNCLEAR, 0).confidence_interval(1 - 0.025)
-    one_sided = stats.ttest_1samp(UNCLEAR, 0, alternative="less").confidence_interval(0.95)
-    assert verdict.mean == pytest.approx(np.mean(UNCLEAR))
-    assert verdict.sd == pytest.approx(np.std(UNCLEAR, ddof=1))
-    assert (verdict.gain_low, verdict.gain_high) == pytest.approx(tuple(np.expm1(wide)))
-    assert verdict.gain_upper95 == pytest.approx(math.expm1(one_sided.high))
-    assert verdict.gain == pytest.approx(math.expm1(np.mean(UNCLEAR)))
+def tokens(ratio: float, blocks: int, strata: int = 12, noise: float = 0.0) -> SliceTable:
+    """Output tokens of slices: the candidate's are `ratio` of the control's."""
+    rng = np.random.default_rng(9)
+    shape = (blocks, strata)
+    counts = 640 * np.exp(rng.normal(0, noise, shape))
+    return SliceTable(ratio * counts, counts, np.full(shape, 32.0), np.full(shape, 32.0), np.ones(shape))
 
 
-@pytest.mark.parametrize("rule", [SHORT, LONG, Rule(alpha=0.025 / 8)])
-@pytest.mark.parametrize("power", [0.5, 0.8, 0.95])
-def test_the_detectable_gain_is_promoted_with_the_power_it_names(rule: Rule, power: float) -> None:
-    sd, n = 0.03, rule.looks[-1]
-    shift = (math.log1p(detectable_gain(sd, rule, power)) - math.log1p(rule.margin)) * math.sqrt(n) / sd
-    assert stats.nct.sf(t_critical(n, rule.alpha, rule.looks), n - 1, shift) == pytest.approx(power, abs=1e-6)
+def verdict_of(found: Evidence | None, outputs: OutputChange | None = UNCHANGED, **fields: Any) -> str | None:
+    rule = fields.pop("rule", Rule())
+    verdict = decide(found, rule, outputs, **fields)
+    return verdict.verdict if verdict else None
 
 
-def test_without_noise_any_gain_above_the_margin_is_detectable() -> None:
-    assert detectable_gain(0.0, SHORT) == pytest.approx(0.01)
+# -- each verdict ------------------------------------------------------------------------------------------------------
 
 
-# The table, top to bottom
+def test_a_sure_gain_is_promoted_at_the_first_look() -> None:
+    verdict = decide(evidence(0.2), Rule(), UNCHANGED)
+    assert verdict
+    assert (verdict.verdict, verdict.exit_code, verdict.look, verdict.blocks) == ("promote", 0, 1, 2)
+    assert verdict.gain_low is not None
+    assert verdict.gain_high is not None
+    assert 0.01 < verdict.gain_low < 0.2 < verdict.gain_high
 
 
-def test_a_sure_gain_with_outputs_as_reshuffling_is_promoted() -> None:
-    verdict = verdict_of(FASTER)
-    assert (verdict.verdict, verdict.exit_code, verdict.blocks, verdict.look) == ("promote", 0, 5, 1)
-    assert "+20.9 %" in verdict.reason
-    assert "margin of 1 %" in verdict.reason
-
-
-def test_a_gain_surely_below_min_effect_keeps_the_current_order() -> None:
-    verdict = verdict_of(NO_GAIN)
+def test_a_gain_surely_below_the_minimum_effect_keeps_the_current_order() -> None:
+    verdict = decide(evidence(-0.05), Rule(), UNCHANGED)
+    assert verdict
     assert (verdict.verdict, verdict.exit_code) == ("keep", 10)
-    assert "surely below the minimum effect of 3 %" in verdict.reason
+    assert verdict.gain_upper is not None
+    assert verdict.gain_upper < 0.03
 
 
-def test_a_sure_gain_below_the_minimum_effect_is_still_promoted() -> None:
-    verdict = verdict_of([math.log1p(0.02) + d / 10 for d in NO_GAIN])
-    assert verdict.verdict == "promote"
-    assert verdict.gain_upper95 is not None
-    assert verdict.gain_upper95 < 0.03
+def test_between_the_two_the_trial_goes_on_until_its_last_look() -> None:
+    assert verdict_of(evidence(0.02)) is None
+    last = decide(evidence(0.02, blocks=12, noise=0.1, seed=3), Rule(), UNCHANGED)
+    assert last
+    assert (last.verdict, last.exit_code, last.look) == ("inconclusive", 11, 5)
+    assert last.detectable_gain is not None
+    assert f"{100 * last.detectable_gain:+.1f} %" in last.reason
+    assert "24" in last.reason
 
 
-def test_a_gain_surely_above_zero_but_not_above_the_margin_is_not_promoted() -> None:
-    verdict = verdict_of([math.log1p(0.012) + d for d in NO_GAIN])
-    assert verdict.gain_low is not None
-    assert 0 < verdict.gain_low < 0.01
-    assert verdict.verdict == "keep"
+@pytest.mark.parametrize("blocks", [1, 4, 6, 7, 9, 11])
+def test_nothing_is_judged_between_looks(blocks: int) -> None:
+    assert verdict_of(evidence(0.5, blocks)) is None
 
 
-def test_nothing_sure_before_the_last_look_asks_for_more_blocks() -> None:
-    assert decide(UNCLEAR[:5], SHORT, outputs()) is None
+def test_a_refusal_has_its_own_code() -> None:
+    verdict = refused("the model is dense", detectable=0.04)
+    assert (verdict.verdict, verdict.exit_code, verdict.detectable_gain) == ("refused", 12, 0.04)
 
 
-def test_nothing_sure_at_the_last_look_is_inconclusive() -> None:
-    verdict = verdict_of(UNCLEAR)
-    assert (verdict.verdict, verdict.exit_code, verdict.look) == ("inconclusive", 11, 2)
-    assert "neither surely above the margin of 1 % nor surely below the minimum effect of 3 %" in verdict.reason
+def test_exit_codes_are_the_documented_ones() -> None:
+    assert EXIT_CODES == {"promote": 0, "keep": 10, "inconclusive": 11, "refused": 12, "invalid": 13}
 
 
-@pytest.mark.parametrize("n", [0, 1, 4, 6, 9])
-def test_between_looks_there_is_no_verdict(n: int) -> None:
-    assert decide((FASTER * 2)[:n], SHORT, outputs()) is None
+# -- invalid -----------------------------------------------------------------------------------------------------------
 
 
-def test_one_block_against_four_cannot_pass_the_sign_flip_test() -> None:
-    verdict = verdict_of([0.1, 0.1, 0.1, 0.1, -0.001], Rule(looks=(5,)))
-    assert verdict.gain_low is not None
-    assert verdict.gain_low > 0.01
-    assert verdict.verdict == "inconclusive"
-    assert "p = 0.062, above 0.05" in verdict.reason
+@pytest.mark.parametrize("bad", [0.0, np.nan, np.inf, -1.0])
+def test_impossible_times_are_invalid(bad: float) -> None:
+    found = evidence(0.2)
+    found.table.candidate_s[0, 0] = bad
+    verdict = decide(found, Rule(), UNCHANGED)
+    assert verdict
+    assert (verdict.verdict, verdict.exit_code) == ("invalid", 13)
 
 
-# Invalid data
+def test_pairs_that_are_all_equal_are_no_clock() -> None:
+    same = np.ones((2, 12))
+    assert verdict_of(Evidence(SliceTable(same, same, same, same, same))) == "invalid"
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_missing_or_infinite_ratio_is_invalid_and_its_block_named(bad: float) -> None:
-    verdict = verdict_of([*FASTER[:2], bad, *FASTER[3:]])
-    assert (verdict.verdict, verdict.exit_code, verdict.mean) == ("invalid", 13, None)
-    assert "block 3" in verdict.reason
-
-
-def test_equal_ratios_are_invalid() -> None:
-    verdict = verdict_of([0.2, 0.2, 0.2, 0.2, math.nextafter(0.2, 1)])
-    assert verdict.verdict == "invalid"
-    assert "same ratio" in verdict.reason
+def test_a_reason_from_outside_is_invalid_at_any_number_of_blocks() -> None:
+    assert verdict_of(None, invalid="2 requests kept failing") == "invalid"
+    assert verdict_of(evidence(0.2, 4), invalid="2 requests kept failing") == "invalid"
 
 
 def test_more_blocks_than_planned_are_invalid() -> None:
-    verdict = verdict_of([*UNCLEAR, 0.2])
-    assert verdict.verdict == "invalid"
-    assert "11 blocks" in verdict.reason
-    assert "ended at 10" in verdict.reason
+    assert verdict_of(evidence(0.2, 13)) == "invalid"
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 4, 5])
-def test_a_callers_reason_makes_any_number_of_blocks_invalid(n: int) -> None:
-    verdict = decide(FASTER[:n], SHORT, outputs(), invalid="block 6 stayed invalid in 3 attempts")
-    assert verdict is not None
-    assert (verdict.verdict, verdict.blocks, verdict.look) == ("invalid", n, 1 if n == 5 else None)
-    assert verdict.reason.startswith("Block 6 stayed invalid in 3 attempts. ")
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_noisy_machine_is_never_invalid(name: str) -> None:
+    tables = trials_of(SCENARIOS[name], 0.02, 20)
+    for trial in range(20):
+        table = SliceTable(*(array[trial] for array in tables.arrays))
+        for look in Rule().looks:
+            assert verdict_of(Evidence(table.until(look))) != "invalid"
 
 
-def test_ratios_beyond_any_machine_make_no_traceback() -> None:
-    assert verdict_of([600.0, 650.0, 700.0, 710.0, 720.0]).gain_high == math.inf
+# -- outputs -----------------------------------------------------------------------------------------------------------
 
 
-# Outputs
+def test_outputs_that_changed_more_than_reshuffling_keep_the_current_order() -> None:
+    assert verdict_of(evidence(0.5), MORE) == "keep"
 
 
-@pytest.mark.parametrize(
-    ("change", "not_worse", "proven"),
-    [
-        (outputs("as_reshuffling"), "promote", "promote"),
-        (outputs("undecided"), "promote", "inconclusive"),
-        (outputs("more_than_reshuffling"), "keep", "keep"),
-        (None, "inconclusive", "inconclusive"),
-        (outputs("undecided").model_copy(update={"excess": None}), "inconclusive", "inconclusive"),
-        (outputs("undecided", vacuous=True), "promote", "inconclusive"),
-        (outputs("more_than_reshuffling", vacuous=True), "promote", "inconclusive"),
-        (outputs("more_than_reshuffling", vacuous=True, scores=SCORES_HOLD), "promote", "promote"),
-        (outputs("as_reshuffling", vacuous=True, scores=SCORES_UNSURE), "inconclusive", "inconclusive"),
-        (outputs("as_reshuffling", vacuous=True, scores=SCORES_FELL), "keep", "keep"),
-        (outputs("as_reshuffling", scores=SCORES_HOLD), "promote", "promote"),
-        (outputs("as_reshuffling", scores=SCORES_UNSURE), "inconclusive", "inconclusive"),
-        (outputs("as_reshuffling", scores=scores(0.1, None)), "inconclusive", "inconclusive"),
-        (outputs("as_reshuffling", scores=SCORES_FELL), "keep", "keep"),
-        (outputs("as_reshuffling", scores=SCORES_FELL_LITTLE), "promote", "promote"),
-        (outputs("undecided", scores=SCORES_HOLD), "promote", "inconclusive"),
-        (outputs("more_than_reshuffling", scores=SCORES_HOLD), "keep", "keep"),
-    ],
-)
-def test_what_the_outputs_make_of_a_sure_gain(change: OutputChange | None, not_worse: str, proven: str) -> None:
-    assert verdict_of(FASTER, SHORT, change).verdict == not_worse
-    assert verdict_of(FASTER, PROVEN, change).verdict == proven
+def test_undecided_outputs_are_enough_for_not_worse_and_not_for_proven() -> None:
+    assert verdict_of(evidence(0.2), UNDECIDED) == "promote"
+    assert verdict_of(evidence(0.2), UNDECIDED, rule=Rule(outputs="proven")) is None
+    assert verdict_of(evidence(0.2, 12), UNDECIDED, rule=Rule(outputs="proven")) == "inconclusive"
+
+
+def test_the_verdict_on_speed_stands_while_the_outputs_are_waited_for() -> None:
+    """A later look is for the outputs alone: what was fast enough once stays so."""
+    first, rest = evidence(0.2, 2).table, evidence(-0.02, 3, noise=0.3, seed=4).table
+    table = SliceTable(*(np.concatenate(both) for both in zip(first.arrays, rest.arrays, strict=True)))
+    rule = Rule(outputs="proven")
+    assert estimate(table).low(rule.promote_levels[2]) < np.log1p(rule.margin)
+    assert verdict_of(Evidence(table), UNCHANGED, rule=rule) == "promote"
+
+
+def test_outputs_never_compared_promote_nothing() -> None:
+    assert verdict_of(evidence(0.2), None) is None
+    assert verdict_of(evidence(0.2, 12), None) == "inconclusive"
 
 
 @pytest.mark.parametrize(
-    ("change", "rule", "says"),
-    [
-        (outputs("undecided"), SHORT, "undecided: +0.4 points (-0.4 to +1.2)"),
-        (outputs("undecided"), PROVEN, "the outputs do not meet the policy `proven`"),
-        (outputs(vacuous=True), SHORT, "Outputs could not be judged"),
-        (outputs(vacuous=True), PROVEN, "Outputs could not be judged"),
-        (outputs("more_than_reshuffling"), SHORT, "more than reshuffling changes them: +5.0 points (+4.0 to +6.0)"),
-        (outputs(scores=SCORES_UNSURE), SHORT, "-0.4 points, lower bound -2.0"),
-        (outputs(scores=SCORES_FELL), SHORT, "Scores fell: -5.0 points"),
-        (None, SHORT, "No outputs were compared"),
-    ],
+    ("difference", "low", "verdict"), [(-0.05, -0.06, "keep"), (-0.005, -0.03, None), (0.0, -0.005, "promote")]
 )
-def test_the_reason_says_what_the_outputs_did(change: OutputChange | None, rule: Rule, says: str) -> None:
-    assert says in verdict_of(FASTER, rule, change).reason
+def test_scores_decide_where_agreement_is_chance(difference: float, low: float, verdict: str | None) -> None:
+    scores = ScoreChange(
+        prompts=100, control=0.8, candidate=0.8 + difference, difference=difference, low=low, passed=low > -0.01
+    )
+    change = output_change(vacuous=True, answer="undecided", scores=scores)
+    assert verdict_of(evidence(0.2), change) == verdict
 
 
-@pytest.mark.parametrize("answer", ["as_reshuffling", "undecided"])
-def test_outputs_promote_nothing_without_a_gain(answer: str) -> None:
-    assert verdict_of(NO_GAIN, SHORT, outputs(answer)).verdict == "keep"
-    assert verdict_of(UNCLEAR, SHORT, outputs(answer)).verdict == "inconclusive"
+# -- lengths, stalls, mixing -------------------------------------------------------------------------------------------
 
 
-def test_outputs_that_changed_too_much_keep_the_order_before_the_gain_is_clear() -> None:
-    assert verdict_of(UNCLEAR[:5], SHORT, outputs("more_than_reshuffling")).verdict == "keep"
+def test_an_order_that_changes_the_output_lengths_is_not_promoted() -> None:
+    shorter = evidence(0.2, 3, tokens=tokens(0.9, 3))
+    verdict = decide(shorter, Rule(), UNCHANGED)
+    assert verdict
+    assert verdict.verdict == "inconclusive"
+    assert verdict.length_log_ratio == pytest.approx(-np.log(0.9))
+    assert verdict_of(evidence(0.2, 3, tokens=tokens(1.0, 3, noise=0.1))) == "promote"
 
 
-# What every verdict says
-
-
-@pytest.mark.parametrize(
-    "verdict",
-    [
-        verdict_of(NO_GAIN),
-        verdict_of(UNCLEAR),
-        verdict_of(FASTER, PROVEN, outputs("undecided")),
-        verdict_of(FASTER, SHORT, outputs("more_than_reshuffling")),
-        decide(FASTER[:4], SHORT, None, invalid="block 5 stayed invalid"),
-        refused("the predicted gain of 1 % is below what could be seen", SHORT, sd=0.03),
-    ],
-    ids=lambda verdict: verdict.verdict,
-)
-def test_every_refusal_to_promote_names_the_smallest_gain_it_could_have_seen(verdict: Verdict) -> None:
-    assert verdict.detectable_gain is not None
-    assert f"80 % power is {100 * verdict.detectable_gain:+.1f} %." in verdict.reason
-
-
-def test_without_a_spread_the_smallest_gain_is_said_to_be_unknown() -> None:
-    for verdict in (refused("dense model", SHORT), verdict_of([0.2] * 5)):
-        assert verdict.detectable_gain is None
-        assert "not known" in verdict.reason
-
-
-def test_a_refusal_carries_its_reason_and_code() -> None:
-    verdict = refused("a dense model reads the same weights in every order", SHORT)
-    assert (verdict.verdict, verdict.exit_code, verdict.blocks, verdict.look) == ("refused", 12, 0, None)
-    assert verdict.reason.startswith("A dense model reads the same weights in every order. ")
-
-
-def test_every_verdict_has_its_own_exit_code() -> None:
-    assert sorted(EXIT_CODES.values()) == [0, 10, 11, 12, 13]
-
-
-# Properties
-
-
-@settings(deadline=None)
-@given(blocks, st.randoms(use_true_random=False))
-def test_the_order_of_blocks_changes_no_bit_of_the_verdict(ratios: list[float], shuffler: object) -> None:
-    shuffled = list(ratios)
-    shuffler.shuffle(shuffled)  # type: ignore[attr-defined]
-    verdict, other = (decide(values, SHORT, outputs()) for values in (ratios, shuffled))
-    assume(verdict is not None)
-    assert verdict is not None
-    assert other == verdict.model_copy(update={"log_ratios": tuple(shuffled)})
-
-
-@settings(deadline=None)
-@given(blocks, st.integers(-8, 8))
-def test_without_a_margin_the_unit_of_log_ratios_changes_no_promotion(ratios: list[float], exponent: int) -> None:
-    rule = Rule(margin=0.0, looks=(len(ratios),))
-    assume(max(ratios) - min(ratios) > 1e-6)
-    scaled = [math.ldexp(ratio, exponent) for ratio in ratios]
-    verdicts = [verdict_of(values, rule) for values in (ratios, scaled)]
-    assert len({verdict.verdict == "promote" for verdict in verdicts}) == 1
-    assert verdicts[0].sign_flip_p == verdicts[1].sign_flip_p
-
-
-@settings(deadline=None)
-@given(blocks, st.floats(0.01, 1))
-def test_more_gain_in_every_block_never_loses_a_promotion(ratios: list[float], more: float) -> None:
-    verdict, better = (decide(values, SHORT, outputs()) for values in (ratios, [ratio + more for ratio in ratios]))
-    if verdict and verdict.verdict == "promote":
-        assert better
-        assert better.verdict == "promote"
-
-
-@settings(deadline=None)
-@given(blocks)
-def test_the_numbers_of_a_verdict_agree_with_its_name(ratios: list[float]) -> None:
-    verdict = decide(ratios, SHORT, outputs())
-    if verdict is None or verdict.verdict == "invalid":
-        return
+def test_stalls_that_come_with_the_candidate_withhold_the_promotion() -> None:
+    found = evidence(0.5, 3)
+    found.table.candidate_s[:2, 0] *= 40
+    found.table.candidate_s[2, 1:4] *= 40
+    other = evidence(0.5, 3)
+    other.table.control_s[:2, 0] *= 40
+    other.table.control_s[2, 1:4] *= 40
+    rule = Rule(margin=0.0)
+    assert estimate(found.table).log_gain > 0
+    assert verdict_of(found, rule=rule) is None
+    assert verdict_of(other, rule=rule) == "promote"
+    last = evidence(1.0, 12)
+    last.table.candidate_s[:6, 0] *= 40
+    verdict = decide(last, Rule(), UNCHANGED)
+    assert verdict
+    assert (verdict.verdict, verdict.capped_candidate, verdict.capped_control) == ("inconclusive", 6, 0)
     assert verdict.gain_low is not None
-    assert verdict.gain_upper95 is not None
-    assert verdict.sign_flip_p is not None
-    faster = verdict.gain_low > 0.01 and verdict.sign_flip_p <= 0.05
-    slow = verdict.gain_upper95 < 0.03
-    assert verdict.verdict == ("promote" if faster else "keep" if slow else "inconclusive")
+    assert verdict.gain_low > 0.01
 
 
-anything = st.lists(st.floats(), min_size=5, max_size=5)
-changes = st.sampled_from([None, outputs(), outputs("undecided", scores=SCORES_UNSURE), outputs(vacuous=True)])
+@pytest.mark.parametrize(("candidate", "control", "p"), [(0, 5, 1.0), (1, 0, 0.5), (5, 0, 0.03125), (4, 1, 0.1875)])
+def test_stalls_are_compared_by_a_sign_test(candidate: int, control: int, p: float) -> None:
+    assert stalls_p(candidate, control) == pytest.approx(p)
 
 
-@settings(deadline=None)
-@given(st.one_of(blocks, anything), changes)
-def test_a_verdict_survives_json(ratios: list[float], change: OutputChange | None) -> None:
-    verdict = decide(ratios, SHORT, change)
-    assume(verdict is not None)
-    assert verdict is not None
-    text = verdict.model_dump_json()
-    again = Verdict.model_validate_json(text)
-    assert again.model_dump_json() == text
-    assert json.loads(text)["verdict"] == verdict.verdict
-    if all(abs(ratio) < 1e100 for ratio in ratios):  # beyond, sums overflow to NaN, which equals nothing
-        assert again == verdict
+def test_mixing_widens_what_keeps_and_never_promotes() -> None:
+    found = evidence(0.0, 12, noise=0.06, seed=3)
+    clean, mixed = (decide(replace(found, foreign=foreign), Rule(), UNCHANGED) for foreign in (0.0, 0.5))
+    assert clean
+    assert mixed
+    assert clean.verdict == "keep"
+    assert clean.gain_upper is not None
+    assert mixed.gain_upper == pytest.approx((1 + clean.gain_upper) ** 2 - 1)
+    assert mixed.gain_low == clean.gain_low
+    assert (mixed.own_share, clean.own_share) == (0.5, 1.0)
 
 
-# The rule
+def test_a_gain_that_the_prefix_cache_makes_alone_is_named() -> None:
+    plain, cached = (decide(replace(evidence(0.2), prefix_gain=share), Rule(), UNCHANGED) for share in (0.005, 0.08))
+    assert plain
+    assert cached
+    assert (plain.verdict, cached.verdict) == ("promote", "promote")
+    assert "another order" not in plain.reason
+    assert "+8.0 %" in cached.reason
+    assert "another order" in cached.reason
 
 
-@pytest.mark.parametrize("looks", [(), (2, 5), (5, 5), (10, 5), (3, 4), (10, 41)])
-def test_looks_that_cannot_work_are_refused(looks: tuple[int, ...]) -> None:
-    with pytest.raises(ValidationError, match="look"):
+# -- time, noise, records ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 2, 4])
+def test_the_end_of_the_budget_is_inconclusive_where_nothing_is_sure(blocks: int) -> None:
+    found = evidence(0.02, blocks, noise=0.08) if blocks else None
+    assert verdict_of(found, out_of_time=True) == "inconclusive"
+
+
+def test_the_end_of_the_budget_between_looks_promotes_nothing() -> None:
+    assert verdict_of(evidence(0.5, 4), out_of_time=True) == "inconclusive"
+    assert verdict_of(evidence(0.5, 5), out_of_time=True) == "promote"
+
+
+def test_the_detectable_gain_is_what_the_last_look_sees_with_80_percent_power() -> None:
+    rule = Rule(looks=(12,))
+    scenario = SCENARIOS["AR .8"]
+    seen = estimate(trials_of(scenario, 0.0, 200))
+    noise = float(np.median(seen.se)) * np.sqrt(12)
+    gain = detectable_gain(noise, 12, float(np.median(seen.effective_strata)), rule)
+    power = run_to_the_end(trials_of(scenario, gain, 2000), rule).promoted.mean()
+    assert power == pytest.approx(0.8, abs=0.05)
+
+
+def test_more_blocks_detect_smaller_gains() -> None:
+    assert detectable_gain(0.1, 12, 11.0, Rule(), 24) < detectable_gain(0.1, 12, 11.0, Rule())
+
+
+def test_noise_between_two_halves_holds_zero() -> None:
+    noise = noise_between(evidence(0.0, 3).table, Rule())
+    assert noise.gain_low < 0 < noise.gain_high
+
+
+def test_a_verdict_survives_its_record() -> None:
+    noise = Noise(gain=0.01, gain_low=-0.02, gain_high=0.04)
+    found = evidence(0.2, 3, tokens=tokens(1.0, 3, noise=0.1), foreign=0.1)
+    verdict = decide(found, Rule(), UNCHANGED, noise=noise)
+    assert verdict
+    assert Verdict.model_validate_json(verdict.model_dump_json()) == verdict
+    assert verdict == decide(found, Rule(), UNCHANGED, noise=noise)
+
+
+@pytest.mark.parametrize("looks", [(), (1, 2), (3, 3), (5, 4)])
+def test_looks_must_increase_from_two(looks: tuple[int, ...]) -> None:
+    with pytest.raises(ValidationError):
         Rule(looks=looks)
 
 
-def test_a_rule_survives_json() -> None:
-    assert Rule.model_validate_json(LONG.model_dump_json()) == LONG
-
-
-def test_an_unknown_key_in_a_rule_is_refused() -> None:
-    with pytest.raises(ValidationError, match="confidence"):
-        Rule.model_validate({"confidence": 0.9})
+@pytest.mark.parametrize("gain", [0.0, 0.02, 0.05, 0.2])
+def test_decide_ends_trials_as_the_simulation_does(gain: float) -> None:
+    tables = trials_of(SCENARIOS["bursts"], gain, 30)
+    ends = run_to_the_end(tables)
+    for trial in range(30):
+        table = SliceTable(*(array[trial] for array in tables.arrays))
+        verdicts = (decide(Evidence(table.until(look)), Rule(), UNCHANGED) for look in Rule().looks)
+        verdict = next(found for found in verdicts if found)
+        name = "promote" if ends.promoted[trial] else "keep" if ends.kept[trial] else "inconclusive"
+        assert (verdict.verdict, verdict.blocks) == (name, ends.blocks[trial])

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from numpy.typing import ArrayLike
 
-from orderproof.measure.trial_store import TOKENS_SCHEMA
+from orderproof.measure.trial_records import TOKENS_SCHEMA
 from orderproof.outputs.passes import (
     OutputsError,
     PassOutputs,
@@ -57,7 +57,16 @@ def test_where_the_control_keeps_its_order_the_pilot_is_the_shuffled_arm() -> No
 
 def table(ids: Sequence[str], tokens: Sequence[Sequence[int] | None], scores: Sequence[float | None]) -> pa.Table:
     rows = [
-        {"prompt_id": i, "position": n, "admitted": n, "prompt_tokens": 3, "token_ids": t, "text": "", "score": s}
+        {
+            "prompt_id": i,
+            "sample": 0,
+            "position": n,
+            "admitted": n,
+            "prompt_tokens": 3,
+            "token_ids": t,
+            "text": "",
+            "score": s,
+        }
         for n, (i, t, s) in enumerate(zip(ids, tokens, scores, strict=True))
     ]
     return pa.Table.from_pylist(rows, TOKENS_SCHEMA)
@@ -88,9 +97,9 @@ def test_outputs_missing_doubled_or_strange_are_named_with_pass_and_prompt() -> 
     ids = ["x", "y", "z"]
     with pytest.raises(OutputsError, match="pass b03: prompt 'y' has 0 outputs"):
         PassOutputs.from_tokens("b03", "control", table(["x", "z"], [[1], [2]], [None] * 2), ids)
-    with pytest.raises(OutputsError, match="pass b03: prompt 'x' has 2 outputs"):
+    with pytest.raises(OutputsError, match="pass b03: prompt 'x' has sample 0 where sample 1 is expected"):
         PassOutputs.from_tokens("b03", "control", table(["x", "x", "y", "z"], [[1]] * 4, [None] * 4), ids)
     with pytest.raises(OutputsError, match=r"pass b03.*'w'"):
         PassOutputs.from_tokens("b03", "control", table(["x", "w", "y", "z"], [[1]] * 4, [None] * 4), ids)
-    with pytest.raises(OutputsError, match="pass b03: 1 requests have no token_ids"):
+    with pytest.raises(OutputsError, match="pass b03: 1 samples have no token_ids"):
         PassOutputs.from_tokens("b03", "control", table(ids, [[1], None, [2]], [None] * 3), ids)

@@ -99,15 +99,14 @@ def test_vllm_s_own_classes_take_our_batch_files_and_our_outputs(tmp_path: Path)
     from vllm.entrypoints.openai.completion.protocol import CompletionResponse
 
     from orderproof.generate.delivery import BATCH_FILE
-    from tests.generate.test_openai_outputs import batch_job
-    from tests.support.batches import run_batch
+    from tests.support.batches import generate, make_batch_job
 
-    job = batch_job(tmp_path / "p", 30, tolerated_failures=0.1)
+    job = make_batch_job(tmp_path / "p", 30, tolerated_failures=0.1)
     rows = [json.loads(line) for line in job.prompts_path.read_bytes().splitlines()]
     for row in rows:
         if row["url"] == CHAT:
             BatchRequestInput.model_validate(row)
-    run_batch(job)
+    generate(job)
     lines = (job.data_dir / BATCH_FILE).read_bytes().splitlines()
     for row, line in zip(rows, map(json.loads, lines), strict=True):
         if row["url"] == COMPLETIONS and line["response"]["body"]:

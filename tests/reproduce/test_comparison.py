@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from orderproof.reproduce import join_outputs as rows_of
-from orderproof.reproduce.comparison import OutputsCompared, Scored, compare_outputs
+from orderproof.reproduce.comparison import OutputComparison, PairedScores, compare_outputs
 
 Row = tuple[str, int, str | None, list[int], str]
 
@@ -31,7 +31,7 @@ def write(path: Path, rows: Sequence[Row], *, group: int = 1000, samples: bool =
     return path
 
 
-def compared(tmp_path: Path, then: Sequence[Row], now: Sequence[Row], **how: Any) -> OutputsCompared:
+def compared(tmp_path: Path, then: Sequence[Row], now: Sequence[Row], **how: Any) -> OutputComparison:
     return compare_outputs(write(tmp_path / "then", then), write(tmp_path / "now", now), **how)[0]
 
 
@@ -138,5 +138,5 @@ def test_scores_are_paired_and_what_is_not_scored_both_times_left_out(tmp_path: 
     then = [row("a", 1), row("b", 1), row("c", 0), row("d", finish="failed"), row("e", 1)]
     now = [row("a", 0), row("b", 1), row("c", 0), row("d", 1), row("e", finish="failed")]
     scored = compare_outputs(write(tmp_path / "then", then), write(tmp_path / "now", now), scorer=scorer)[1]
-    assert isinstance(scored, Scored)
+    assert isinstance(scored, PairedScores)
     assert (scored.ids, scored.then.tolist(), scored.now.tolist()) == (("a", "c"), [1, 0], [0, 0])

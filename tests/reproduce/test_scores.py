@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from orderproof.reproduce.scores import ScoresCompared, compare_scores
+from orderproof.reproduce.scores import ScoreComparison, compare_scores
 
 
-def compared(then: list[float] | np.ndarray, now: list[float] | np.ndarray, batch: int = 1) -> ScoresCompared:
+def compared(then: list[float] | np.ndarray, now: list[float] | np.ndarray, batch: int = 1) -> ScoreComparison:
     before, after = np.asarray(then, float), np.asarray(now, float)
     return compare_scores("exact", before, after, np.arange(len(before)) // batch)
 

@@ -26,7 +26,7 @@ def entries(project: Any) -> dict[str, Any]:
 def test_a_stage_runs_the_documented_command_and_keeps_every_output_during_it() -> None:
     stage = YAML(typ="safe").load(Path(__file__).parents[2] / "dvc.yaml")["stages"]["measure"]["do"]
     assert stage["cmd"] == "orderproof measure ${key} --only-if-changed"
-    assert [options for out in stage["outs"] for options in out.values()] == [{"persist": True}] * 3
+    assert [options for out in stage["outs"] for options in out.values()] == [{"persist": True}] * 4
 
 
 def test_an_unchanged_job_is_not_measured_again(project: Any) -> None:
@@ -72,7 +72,7 @@ def test_what_a_measurement_rests_on_makes_its_job_run_again(project: Any, path:
 
 
 def test_a_new_measurement_finds_the_earlier_order_and_evidence_in_place(project: Any) -> None:
-    unrecorded = project.root / "reports/six-domains/20270101T000000Z-0000/manifest.json"
+    unrecorded = project.root / "reports/six-domains/measure/20270101T000000Z-0000/manifest.json"
     unrecorded.parent.mkdir()
     unrecorded.write_text("{}")
     project.edit("params.yaml", "max_model_len: 512", "max_model_len: 513")
@@ -95,7 +95,7 @@ def test_a_stage_whose_dataset_is_edited_during_the_pass_fails_and_nothing_is_re
     before, order = project.lock(), (project.root / "data/six-domains/order.json").read_bytes()
     done = project.dvc("repro", SIX, check=False, EDIT_DURING_THE_PASS="1")
     assert done.returncode != 0
-    assert "prompts.jsonl is not the file that was measured" in done.stderr
+    assert "prompts.jsonl changed" in done.stderr
     assert project.lock() == before
     assert (project.root / "data/six-domains/order.json").read_bytes() == order
 
@@ -118,7 +118,7 @@ def test_a_dataset_edited_during_the_pass_is_caught_and_nothing_is_recorded(proj
     inputs, lock = project.inputs(), project.lock()
     project.measure_from_outside()
     project.edit("data/six-domains/prompts.jsonl", "prompt 3", "prompt three")
-    with pytest.raises(InputsChanged, match=r"prompts\.jsonl is not what was measured \(md5 \w{32} then, \w{32} now\)"):
+    with pytest.raises(InputsChanged, match=r"prompts\.jsonl changed .*\(md5 \w{32}, now \w{32}\)"):
         record_in_dvc(project.root, SIX, inputs)
     assert project.lock() == lock
 
@@ -126,7 +126,7 @@ def test_a_dataset_edited_during_the_pass_is_caught_and_nothing_is_recorded(proj
 def test_a_dataset_removed_during_the_pass_is_caught(project: Any) -> None:
     inputs = project.inputs()
     (project.root / "data/six-domains/prompts.jsonl").unlink()
-    with pytest.raises(InputsChanged, match=r"prompts\.jsonl cannot be read any more \(No such file"):
+    with pytest.raises(InputsChanged, match=r"prompts\.jsonl .*\(No such file"):
         record_in_dvc(project.root, SIX, inputs)
 
 
@@ -137,7 +137,7 @@ def test_what_dvc_recorded_of_a_changed_model_is_taken_back(project: Any, locked
         (project.root / "dvc.lock").unlink()
     before = project.lock() if locked_before else None
     project.edit("data/models/demo-moe/config.json", "{}", '{"hidden_size": 1}')
-    with pytest.raises(InputsChanged, match="data/models/demo-moe is not what was measured"):
+    with pytest.raises(InputsChanged, match="data/models/demo-moe changed"):
         record_in_dvc(project.root, SIX, hashes)
     assert (project.lock() if (project.root / "dvc.lock").exists() else None) == before
 
@@ -145,14 +145,14 @@ def test_what_dvc_recorded_of_a_changed_model_is_taken_back(project: Any, locked
 def test_parameters_edited_during_the_pass_are_caught_and_nothing_is_recorded(project: Any) -> None:
     params, lock = stage_params(project.root, "six-domains"), project.lock()
     project.edit("params.yaml", "max_model_len: 512", "max_model_len: 513")
-    with pytest.raises(InputsChanged, match=r"`jobs\.six-domains` in params\.yaml is not what was measured"):
+    with pytest.raises(InputsChanged, match=r"`jobs\.six-domains` in params\.yaml changed"):
         record_in_dvc(project.root, SIX, project.inputs(), params)
     assert project.lock() == lock
 
 
 def test_a_stage_that_does_not_depend_on_the_dataset_cannot_record_it(project: Any) -> None:
     lock = project.lock()
-    with pytest.raises(DvcError, match=r"one-domain/prompts\.jsonl is no dependency of measure@six-domains"):
+    with pytest.raises(DvcError, match=r"one-domain/prompts\.jsonl is not a dependency .* of measure@six-domains"):
         record_in_dvc(project.root, SIX, project.inputs("one-domain"))
     assert project.lock() == lock
 
@@ -164,9 +164,10 @@ def test_inside_a_stage_inputs_are_compared_and_recording_is_left_to_dvc(
     inputs, lock = project.inputs(), project.lock()
     project.edit("data/six-domains/order.json", "{", "{ ")
     recorded = record_in_dvc(project.root, SIX, inputs)
-    assert (recorded.recorded, recorded.why) == (False, f"DVC itself records {SIX} when its command has ended")
+    assert not recorded.recorded
+    assert f"DVC itself records {SIX}" in recorded.why
     project.edit("data/six-domains/prompts.jsonl", "prompt 3", "prompt three")
-    with pytest.raises(InputsChanged, match="is not what was measured"):
+    with pytest.raises(InputsChanged, match="changed since"):
         record_in_dvc(project.root, SIX, inputs)
     assert project.lock() == lock
 
@@ -202,7 +203,7 @@ def test_recording_again_never_passes_other_inputs_off_as_measured(project: Any,
     project.edit(path, old, new)
     recorded = record_again(project.root, SIX)
     assert not recorded.recorded
-    assert "is not what was measured" in recorded.why
+    assert "changed since" in recorded.why
     assert project.lock() == lock
 
 
@@ -222,7 +223,7 @@ def test_a_key_that_is_never_measured_may_come_and_go(project: Any, then: str, n
 
 def test_what_was_never_recorded_is_not_recorded_again(project: Any) -> None:
     (project.root / "dvc.lock").unlink()
-    assert record_again(project.root, SIX).why == f"{project.root}/dvc.lock tells nothing of {SIX} yet"
+    assert record_again(project.root, SIX).why == f"{project.root}/dvc.lock has no entry for {SIX} yet"
     assert not (project.root / "dvc.lock").exists()
 
 
@@ -232,7 +233,8 @@ def test_what_was_never_recorded_is_not_recorded_again(project: Any) -> None:
 @pytest.mark.usefixtures("measured_project")  # for its environment
 def test_a_folder_without_dvc_is_not_recorded_and_says_why(tmp_path: Path) -> None:
     recorded = record_in_dvc(tmp_path, SIX, {})
-    assert (recorded.recorded, recorded.why) == (False, f"{tmp_path} is not inside a DVC repository")
+    assert not recorded.recorded
+    assert f"{tmp_path} is not in a DVC repository" in recorded.why
     assert not (tmp_path / "dvc.lock").exists()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from orderproof.runs.lock_merge import BothRecorded, main, merge_stages
+from orderproof.runs.lock_merge import StageConflict, main, merge_stages
 
 A, B, A2, B2 = ({"cmd": name} for name in ("a", "b", "a anew", "b anew"))
 LOCK = """\
@@ -41,7 +41,7 @@ def test_each_stage_is_what_the_side_that_changed_it_says(ours: object, theirs: 
 
 @pytest.mark.parametrize("theirs", [{"a": B}, {}])
 def test_a_stage_that_both_changed_is_nobodys_to_choose(theirs: dict[str, object]) -> None:
-    with pytest.raises(BothRecorded):
+    with pytest.raises(StageConflict):
         dict(merge_stages({"a": A}, {"a": A2}, theirs))
 
 

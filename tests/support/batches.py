@@ -1,48 +1,44 @@
-"""Batches on the stand-in for vLLM: a project in a folder, and a run of its job without Prefect.
+"""Projects with one job `it`, and the library's own stories run on them without MLflow, DVC and pictures.
 
-Run as a script it is the process that the kill tests kill: `python batches.py FOLDER [STREAM [OUTPUT]]`.
+The engine is the stand-in for vLLM, which the job's engine settings name.
 """
 
 from __future__ import annotations
 
-import datetime
+import contextlib
 import json
-import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from orderproof.engines.protocol import Engine
-from orderproof.engines.start import create_engine
-from orderproof.generate import checkpoint_folder, generation, select_order, windowed_ordering
-from orderproof.generate.delivery import Delivered, deliver
+from orderproof.generate import steps as generate_steps
+from orderproof.generate import story as generate_story
+from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.generation import Batch, Generated
-from orderproof.generate.lock import only_run
-from orderproof.generate.output_lines import OutputLines, open_output
-from orderproof.generate.record import BatchRun, record_of
-from orderproof.job.files import write_atomically
 from orderproof.job.hashing import md5_of
 from orderproof.job.params import load_job
 from orderproof.job.spec import EngineSpec, Job
-from orderproof.orders.order_table import write_order
 from orderproof.orders.registry import make_order
+from orderproof.prompts.openai_body import CHAT, COMPLETIONS
 from orderproof.prompts.prompt import Prompt
-from orderproof.prompts.request_defaults import RequestDefaults
-from orderproof.prompts.source import PromptSource
-from orderproof.prompts.stream import Stream
-from orderproof.reproduce import baseline_file
-from orderproof.reproduce.record import Reproduction
-from orderproof.reproduce.reproduction import compare
-from orderproof.runs.promotion import ORDER_FILE, RECORD_FILE
-from orderproof.runs.promotion_record import Promotion
+from orderproof.reproduce import story as reproduce_story
+from orderproof.reproduce.record import Reproduction, write_newest
+from orderproof.runs.promotion import write_promotion
+from orderproof.runs.promotion_record import Evidence
+from orderproof.runs.run import Run
+from orderproof.runs.run_store import write_run
+from tests.support.interrupted import Interrupted
+from tests.support.tiny_tokenizer import save_byte_tokenizer
 
-DRIVER = Path(__file__)
 STANDIN = Path(__file__).parents[1] / "standin"
 MAX_NUM_SEQS, MAX_MODEL_LEN, MAX_TOKENS = 16, 64, 8
 LABELS = 7
+TRIAL = "20261129T144640Z-3f9a"
 
 
 class Bytes:
@@ -64,6 +60,7 @@ def make_project(
     """A job `it` of so many prompts with labels in no order, whose engine is the stand-in."""
     (root / "m").mkdir(parents=True)
     (root / "m" / "config.json").write_text('{"model_type": "qwen3_moe"}')
+    save_byte_tokenizer(root / "m")
     env = {"PYTHONPATH": str(STANDIN), "STANDIN_STEP_MS": str(step_ms), "STANDIN_LOG": str(root / "generated.log")}
     engine: dict[str, Any] = {"args": {"max_num_seqs": MAX_NUM_SEQS, "max_model_len": MAX_MODEL_LEN}, "env": env}
     if replicas > 1:
@@ -71,9 +68,31 @@ def make_project(
     job = {"prompts": "data/it/prompts.jsonl", "model": "m", "engine": engine, "sampling": {"max_tokens": MAX_TOKENS}}
     params = {"defaults": {"measure": {"seed": 0}}, "jobs": {"it": job}, "generate": {"it": generate or {}}}
     (root / "params.yaml").write_text(json.dumps(params))  # JSON is YAML
-    made = load_job(root / "params.yaml", "it")
-    write_prompts(made, [f"prompt {k}" for k in range(prompts)])
-    return made
+    loaded = load_job(root / "params.yaml", "it")
+    write_prompts(loaded, [f"prompt {k}" for k in range(prompts)])
+    return loaded
+
+
+def make_batch_job(folder: Path, requests: int, **generate: Any) -> Job:
+    """A job whose prompts are a batch file of both endpoints; request 20 does not fit into the model."""
+    job = make_project(folder, requests, generate=generate)
+    rows = [
+        {
+            "custom_id": f"r{k}",
+            "method": "POST",
+            "url": CHAT if k % 2 else COMPLETIONS,
+            "label": f"domain {k * 3 % 7}",
+            "body": {"max_tokens": 1 + k % 5, "n": 1 + k % 3, **_words(k)},
+        }
+        for k in range(requests)
+    ]
+    job.prompts_path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return job
+
+
+def _words(k: int) -> dict[str, Any]:
+    words = "x" * 100 if k == 20 else f"prompt {k}"
+    return {"messages": [{"role": "user", "content": words}]} if k % 2 else {"prompt": words}
 
 
 def make_real_project(root: Path, model: Path, spec: EngineSpec, sampling: dict[str, Any], texts: Sequence[str]) -> Job:
@@ -82,9 +101,19 @@ def make_real_project(root: Path, model: Path, spec: EngineSpec, sampling: dict[
     job = {"prompts": "data/it/prompts.jsonl", "model": str(model), "engine": engine, "sampling": sampling}
     root.mkdir(parents=True)
     (root / "params.yaml").write_text(json.dumps({"defaults": {}, "jobs": {"it": job}}))
-    made = load_job(root / "params.yaml", "it")
-    write_prompts(made, texts)
-    return made
+    loaded = load_job(root / "params.yaml", "it")
+    write_prompts(loaded, texts)
+    return loaded
+
+
+def edit_job(job: Job, **changes: Any) -> Job:
+    """The job after an edit of params.yaml; None takes a key out."""
+    path = job.root / "params.yaml"
+    params = json.loads(path.read_text())
+    body = params["jobs"][job.name] | changes
+    params["jobs"][job.name] = {key: value for key, value in body.items() if value is not None}
+    path.write_text(json.dumps(params))
+    return load_job(path, job.name)
 
 
 def write_prompts(job: Job, texts: Sequence[str]) -> None:
@@ -98,116 +127,70 @@ def promote_label_order(job: Job, window: int | None = None) -> None:
     """Pin the label order, as a trial's promotion would."""
     rows = [json.loads(line) for line in job.prompts_path.read_text().splitlines()]
     prompts = [{"id": row.get("custom_id"), **row} for row in rows]
-    ids = [prompt["id"] for prompt in prompts]
-    order = make_order(
-        job.order.model_copy(update={"method": "label", "window": window}), prompts, md5_of(job.prompts_path)
-    )
-    write_order(job.data_dir / ORDER_FILE, order, ids)
-    record = Promotion(
-        job=job.name,
-        promoted=True,
-        order=order.record(),
-        order_md5=md5_of(job.data_dir / ORDER_FILE),
-        prompts=len(ids),
-        trial="20261129T144640Z-3f9a",
-        created_utc="2026-11-29T15:00:00+00:00",
-    )
-    write_atomically(job.data_dir / RECORD_FILE, record.model_dump_json())
+    spec = job.order.model_copy(update={"method": "label", "window": window})
+    order = make_order(spec, prompts, md5_of(job.prompts_path))
+    write_promotion(job, order, [prompt["id"] for prompt in prompts], Evidence(trial=TRIAL))
 
 
-Start = Callable[[Job], AbstractContextManager[Engine]]
+def _keep_record(job: Job, run: Run, compared: Reproduction) -> Run:
+    write_newest(job, compared)
+    write_run(job, run)
+    return run
 
 
-def run_batch(job: Job, **how: Any) -> tuple[Generated, Delivered]:
-    """What flows/batch.py does, without Prefect, trackers and DVC."""
-    generated, delivered, _ = recorded_batch(job, **how)
-    return generated, delivered
+GENERATE = generate_story.Steps(
+    report=lambda job, run: run, record=lambda job, run, inputs: run, accelerator=contextlib.nullcontext
+)
+REPRODUCE = reproduce_story.Steps(
+    generation=GENERATE, report=_keep_record, record=lambda job, run, compared, inputs: run
+)
 
 
-def recorded_batch(
-    job: Job,
-    *,
-    restart: bool = False,
-    start: Start | None = None,
-    stream: Stream | None = None,
-    output: str | None = None,
-) -> tuple[Generated, Delivered, BatchRun]:
-    """The same, with the record of the run."""
-    started = datetime.datetime.now(datetime.UTC)
-    with ExitStack() as held:
-        held.enter_context(only_run(job.data_dir, wait=job.generate.when_running == "wait"))
-        batch, why = begin_stream(job, stream, restart) if stream else begin(job, restart)
-        held.enter_context(batch.source)
-        held.enter_context(batch.checkpoint)
-        lines = (
-            OutputLines(batch.checkpoint, held.enter_context(open_output(output, batch.source.path, job.prompts_path)))
-            if output
-            else None
-        )
-        generated, engine = Generated(), None
-        if batch.unfinished:
-            with (start or standin)(job) as engine:
-                generated = generation.generate(batch, engine, kept=lines.add if lines else None)
-        batch = generation.complete(batch)
-        held.enter_context(batch.file)
-        delivered = deliver(batch, job.root / "reports" / "validation" / job.name)
-        if stream:
-            job = windowed_ordering.store_streamed_prompts(job, batch.file.path)
-        run = record_of(batch, why, generated, engine.info if engine else None, delivered, started)
-        batch.checkpoint.discard()
-        return generated, delivered, run
+def generate(job: Job, *, run_with: generate_story.Steps = GENERATE, **how: Any) -> Run:
+    """The job itself. `how`: as the story takes it."""
+    return generate_story.generate(job, run_with=run_with, **how)
 
 
-def reproduce(job: Job, *, start: Callable[[Job], AbstractContextManager[Engine]] | None = None) -> Reproduction:
-    """What flows/baseline.py does, without Prefect, trackers and DVC."""
-    tokenizer: Any = Bytes()
-    started = datetime.datetime.now(datetime.UTC)
-    with ExitStack() as held:
-        held.enter_context(only_run(job.data_dir, wait=False, lock_file=baseline_file.LOCK_FILE))
-        source = held.enter_context(PromptSource(job.prompts_path, RequestDefaults(job)))
-        baseline = baseline_file.find_baseline(job, source)
-        kept = checkpoint_folder.read_order(job.data_dir / baseline_file.FOLDER)
-        order, why = select_order.select_order(job, source, lambda: tokenizer, kept)
-        batch = generation.begin(job, source, order, tokenizer, folder=baseline_file.FOLDER)
-        held.enter_context(batch.checkpoint)
-        generated, engine = Generated(), None
-        if batch.unfinished:
-            with (start or standin)(job) as engine:
-                generated = generation.generate(batch, engine)
-        batch = generation.complete(batch)
-        made = compare(batch, baseline, why, generated, engine.info if engine else None, started)
-        batch.checkpoint.discard()
-    return made
+def reproduce(job: Job, *, run_with: reproduce_story.Steps = REPRODUCE, **how: Any) -> Run:
+    """The job again beside its outputs; data/it/reproduced.json has how they compare."""
+    return reproduce_story.reproduce(job, run_with=run_with, **how)
 
 
-def begin(job: Job, restart: bool) -> tuple[Batch, str]:
-    tokenizer: Any = Bytes()
-    source = PromptSource(job.prompts_path, RequestDefaults(job))
-    kept = checkpoint_folder.read_order(job.data_dir / checkpoint_folder.FOLDER)
-    order, why = select_order.select_order(job, source, lambda: tokenizer, kept)
-    return generation.begin(job, source, order, tokenizer, restart=restart), why
+def generate_and(job: Job, happens: Callable[[Any], None], after: int = 100, **how: Any) -> Run:
+    """`generate`, and something that happens to its engine after so many answers."""
+    return generate(job, run_with=interrupted(happens, after), **how)
 
 
-def begin_stream(job: Job, stream: Stream, restart: bool) -> tuple[Batch, str]:
-    tokenizer: Any = Bytes()
-    order, why = select_order.select_stream_order(job)
-    return generation.begin_stream(job, stream, order, tokenizer, restart=restart), why
+def reproduce_and(job: Job, happens: Callable[[Any], None], after: int = 100, **how: Any) -> Run:
+    """`reproduce`, likewise."""
+    return reproduce(job, run_with=replace(REPRODUCE, generation=interrupted(happens, after)), **how)
 
 
-def standin(job: Job) -> Any:
-    return create_engine(job.engine, job.model_path, job.sampling, job.root / "engine.log", k0=job.lossy_k0)
+def interrupted(happens: Callable[[Any], None], after: int) -> generate_story.Steps:
+    """Steps of a generation that is interrupted."""
+
+    def step(batch: Batch, engine: Any, *rest: Any) -> Generated:
+        return generate_steps.generate(batch, Interrupted(engine, after, happens), *rest)
+
+    return replace(GENERATE, generate=step)
 
 
-def generated_places(job: Job) -> np.ndarray:
+def count(run: Run, *names: str) -> tuple[int, ...]:
+    """Some figures of a run that are whole numbers."""
+    values = [run.figure(name) for name in names]
+    return tuple(-1 if value is None else int(value) for value in values)
+
+
+def outputs(job: Job) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pq.read_table(job.data_dir / OUTPUTS_FILE).to_pylist()
+    return rows
+
+
+def output_ids(job: Job) -> list[str]:
+    return [row["id"] for row in outputs(job)]
+
+
+def generated_places(job: Job) -> NDArray[np.int64]:
     """Places in the file of all that the engine ever finished, in the order in which it did."""
     log = job.root / "generated.log"
     return np.array([int(line) for line in log.read_text().split("\n")[:-1]] if log.exists() else [], np.int64)
-
-
-if __name__ == "__main__":
-    source = sys.argv[2] if len(sys.argv) > 2 else None
-    run_batch(
-        load_job(Path(sys.argv[1]) / "params.yaml", "it"),
-        stream=Stream(source, linger_s=0.2) if source else None,
-        output=sys.argv[3] if len(sys.argv) > 3 else None,
-    )

@@ -39,13 +39,14 @@ reporting:
   defaults: {price_per_hour: 0}
 """
 
-# Stands where `orderproof measure` stands: same inputs, same outputs, no engine. It tells what it found when it began.
+# Takes the place of `orderproof measure`: same inputs and outputs, no engine. It logs what it found at the start.
 MEASURE = """\
 import json, os, sys
 from pathlib import Path
 from orderproof.job.hashing import md5_of
 from orderproof.job.params import load_job
 from orderproof.runs.promotion import PromotionError, keep_current
+from orderproof.runs.promotion_record import Evidence
 
 job = load_job(Path("params.yaml"), sys.argv[1])
 with open("runs.log", "a") as log:
@@ -55,11 +56,14 @@ ids = [json.loads(line)["id"] for line in job.prompts_path.read_text().splitline
 if os.environ.get("EDIT_DURING_THE_PASS"):
     with open(job.prompts_path, "a") as prompts:
         prompts.write('{"id": "late", "text": "x"}\\n')
-job.reports_dir.mkdir(parents=True, exist_ok=True)
 run = len(Path("runs.log").read_text().splitlines())  # no two measurements are alike
-(job.reports_dir / "verdict.json").write_text(json.dumps({"verdict": "keep", "gain": 0.001 * run}))
+earlier = len(list(job.paths.verb_dir("measure").glob("*")))
+folder = job.paths.run_dir("measure", f"20261129T14{earlier:04d}Z-3f9a")
+folder.mkdir(parents=True)
+(folder / "run.json").write_text(json.dumps({"answer": "keep", "gain": 0.001 * run}))
+job.paths.verb_dir("lossy").mkdir(parents=True, exist_ok=True)
 try:
-    keep_current(job, before, ids)
+    keep_current(job, before, ids, Evidence())
 except PromotionError as error:
     sys.exit(str(error))
 """

@@ -39,15 +39,18 @@ class Trouble:
 class FakeEngine:
     """Keeps the engine protocol. `troubles` maps the number of a pass (0: the warm-up) to what goes wrong in it."""
 
-    def __init__(self, troubles: Mapping[int, Trouble] | None = None) -> None:
+    def __init__(
+        self, troubles: Mapping[int, Trouble] | None = None, settings: Mapping[str, Any] | None = None
+    ) -> None:
         self.troubles = dict(troubles or {})
-        self.sent: list[list[int]] = []  # of each pass, the requests' numbers in the order of sending
+        self.sent: list[list[int]] = []  # of each run, the requests' numbers in the order of sending
+        self.salts: list[set[str | None]] = []  # of each run's requests
         self.probes = 0  # since the last pass ended
         self.info = EngineInfo(
             load_s=1.5,
             versions={"vllm": "0"},
             machine={"device_type": "none"},
-            settings={"max_num_seqs": BATCH, "in_process": True, "mode": "eager"},
+            settings={"max_num_seqs": BATCH, "in_process": True, "mode": "eager", **(settings or {})},
         )
 
     def __enter__(self) -> FakeEngine:
@@ -83,6 +86,7 @@ class FakeEngine:
             samples = {**sampling, **(request.sampling or {})}.get("n", 1)
             sink(Output(request.number, (Completion(tokens, "text", "length"),) * samples, 0, at, at))
         self.sent.append([request.number for request in asked])
+        self.salts.append({request.cache_salt for request in asked})
         self.probes = 0
         steps = -(-len(asked) // BATCH) * 16
         return Figures(

@@ -10,7 +10,7 @@ from scipy import stats
 
 from orderproof.measure import estimator
 from orderproof.measure.estimator import Estimate, SliceTable, estimate
-from orderproof.measure.slice_verdict import Rule
+from orderproof.measure.verdict import Rule
 from tests.support.slice_noise import Floats
 from tests.support.slice_trials import Bounds, bounds_of, by_the_rule
 

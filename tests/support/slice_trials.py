@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from orderproof.measure.estimator import Estimate, SliceTable, estimate
-from orderproof.measure.slice_verdict import STALLS_LIMIT, Rule
+from orderproof.measure.verdict import STALLS_LIMIT, Rule
 from tests.support.slice_noise import (
     Floats,
     Noise,

@@ -33,6 +33,22 @@ def save_model(folder: Path, chat_template: str | None = None) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
+def save_byte_tokenizer(folder: Path) -> None:
+    """Write the files of a tokenizer whose token ids are the text's bytes; a chat is its messages, end to end."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]  # GPT-2's alphabet: these stand for themselves
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {chr(byte): byte for byte in printable} | {chr(256 + k): byte for k, byte in enumerate(others)}
+    tokenizer = Tokenizer(models.BPE(letters, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
 def job_of(prompts: Path, model: Path, **changes: Any) -> Job:
     """A job on that model, with relative paths from the prompts' folder."""
     engine = changes.pop("engine", EngineSpec(args={"max_num_seqs": 4}))

@@ -1,0 +1,58 @@
+"""A flow as a command: `python -m flows.measure six-domains`. Mistakes of the user are one message, no traceback."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import typer
+from prefect import Flow
+
+from orderproof.cli.conventions import StandardErrorHandler
+from orderproof.job.errors import OrderproofError
+from orderproof.job.params import load_job
+from orderproof.runs.run import Run
+from orderproof.runs.text import terminal_lines
+
+
+class _WithoutTraceback(logging.Filter):
+    """Prefect logs a failed task with its traceback; for a mistake of the user the message is enough."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info and isinstance(record.exc_info[1], OrderproofError):
+            record.exc_info = None
+        return True
+
+
+for _name in ("prefect.flow_runs", "prefect.task_runs"):
+    logging.getLogger(_name).addFilter(_WithoutTraceback())
+
+
+def run_as_command(flow: Flow[..., Run]) -> None:
+    """Parse the command line into the flow's parameters, run it, and print its result."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+    @app.command(help=flow.fn.__doc__)
+    @functools.wraps(flow.fn)
+    def command(*arguments: Any, **parameters: Any) -> None:
+        run = flow(*arguments, **parameters)
+        job = load_job(Path(parameters.get("params", "params.yaml")), run.job)
+        print("\n".join(terminal_lines(job, run)))
+
+    logging.getLogger("orderproof").addHandler(StandardErrorHandler())  # beside Prefect's, which fills the run's page
+    try:
+        app()
+    except OrderproofError as error:
+        print(f"orderproof: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except httpx.HTTPError as error:
+        print(
+            f"orderproof: the Prefect server does not answer ({error}), so it does not know how this run ended. What "
+            "was finished is kept: run the same command again to resume",
+            file=sys.stderr,
+        )
+        raise SystemExit(1) from None
