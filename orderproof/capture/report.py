@@ -13,7 +13,7 @@ from orderproof.job.formatting import percentage
 from orderproof.job.model import ModelFacts
 from orderproof.job.spec import Job
 from orderproof.runs.run import Basis, Figure, Run
-from orderproof.runs.run_store import new_id
+from orderproof.runs.run_store import identity_of
 from orderproof.runs.style import DPI, FAINT, STYLE, WIDTH_IN
 
 if TYPE_CHECKING:
@@ -29,11 +29,7 @@ def capture_run(
 ) -> Run:
     """The run of a capture."""
     return Run(
-        job=job.name,
-        verb="capture",
-        id=new_id(started),
-        started_utc=started.isoformat(timespec="seconds"),
-        ended_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **identity_of(job, "capture", started),
         answer="captured",
         sentence=(
             f"{job.name}: routes of {captured.captured} of {captured.sampled} sampled prompts (the job has "
@@ -41,16 +37,7 @@ def capture_run(
         ),
         lines=tuple(_lines(captured, table)),
         next_command=f"orderproof plan {job.name}",
-        basis=Basis(
-            prompts=job.prompts,
-            dataset_md5=sample.dataset_md5,
-            prompts_total=captured.prompts_total,
-            model=job.model,
-            model_fingerprint=model.fingerprint,
-            toy=model.toy,
-            engine={"args": job.engine.args, "replicas": job.engine.replicas},
-            sampling=job.sampling,
-        ),
+        basis=Basis.of(job, model, sample.dataset_md5, captured.prompts_total),
         figures=(
             Figure(name="captured", value=captured.captured),
             Figure(name="sampled", value=captured.sampled),

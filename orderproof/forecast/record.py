@@ -27,7 +27,7 @@ from orderproof.runs.mlflow_run import Tracking
 from orderproof.runs.page import data_uri, render
 from orderproof.runs.recorder import Presentation
 from orderproof.runs.run import Basis, Figure, Run
-from orderproof.runs.run_store import new_id
+from orderproof.runs.run_store import identity_of
 
 PICTURE_FILE = "gains.png"
 FACTS = ("batch", "replicas", "samples", "prompt_tokens", "output_tokens", "prefill_share", "batches",
@@ -46,25 +46,12 @@ def plan_run(job: Job, job_forecast: JobForecast, started: datetime.datetime) ->
         "capture": f"orderproof capture {job.name}",
     }
     return Run(
-        job=job.name,
-        verb="plan",
-        id=new_id(started),
-        started_utc=started.isoformat(timespec="seconds"),
-        ended_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **identity_of(job, "plan", started),
         answer=job_forecast.advice.answer,
         sentence=first.strip(),
         lines=tuple(rest),
         next_command=commands[job_forecast.advice.answer],
-        basis=Basis(
-            prompts=job.prompts,
-            dataset_md5=job_forecast.dataset_md5,
-            prompts_total=job_forecast.facts.prompts,
-            model=job.model,
-            model_fingerprint=job_forecast.model.fingerprint,
-            toy=job_forecast.model.toy,
-            engine={"args": job.engine.args, "replicas": job.engine.replicas},
-            sampling=job.sampling,
-        ),
+        basis=Basis.of(job, job_forecast.model, job_forecast.dataset_md5, job_forecast.facts.prompts),
         figures=tuple(_figures(job_forecast)),
         details=_details(job, job_forecast, spec),
     )

@@ -11,7 +11,7 @@ from orderproof.generate.generation import Batch, Generated
 from orderproof.job.hashing import md5_of
 from orderproof.lossy.routing import routing_name
 from orderproof.runs.run import Basis, Figure, Run
-from orderproof.runs.run_store import new_id
+from orderproof.runs.run_store import identity_of
 
 
 def generation_run(
@@ -31,11 +31,7 @@ def generation_run(
     outputs = str(delivered.path.relative_to(job.root))
     rates = throughput(batch, generated)
     return Run(
-        job=job.name,
-        verb="generate",
-        id=new_id(started),
-        started_utc=started.isoformat(timespec="seconds"),
-        ended_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **identity_of(job, "generate", started),
         answer="complete",
         sentence=_sentence(batch, delivered, rates),
         lines=tuple(_lines(order_reason, delivered, rates, job.reporting.currency)),
@@ -65,18 +61,14 @@ def generation_run(
 def basis_of(batch: Batch, order_reason: str, engine: EngineInfo | None) -> Basis:
     """What a generation rests on."""
     job = batch.job
-    return Basis(
-        prompts=job.prompts,
-        dataset_md5=batch.file.md5,
-        prompts_total=len(batch.source),
-        model=job.model,
-        model_fingerprint=batch.model.fingerprint,
-        toy=batch.model.toy,
+    return Basis.of(
+        job,
+        batch.model,
+        batch.file.md5,
+        len(batch.source),
         order=batch.checkpoint.order.record(),
         order_reason=order_reason,
         lossy_k0=job.lossy_k0,
-        engine={"args": job.engine.args, "replicas": job.engine.replicas},
-        sampling=job.sampling,
         versions=dict(engine.versions) if engine else {},
         machine=dict(engine.machine) if engine else {},
     )

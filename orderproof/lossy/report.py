@@ -16,7 +16,7 @@ from orderproof.lossy.routing import LossyError, routing_name
 from orderproof.orders.order_record import OrderRecord
 from orderproof.outputs.output_change import TOLERANCE, OutputChange, ScoreChange
 from orderproof.runs.run import Basis, Figure, Run
-from orderproof.runs.run_store import RECORD_FILE, new_id, read_runs, run_folder
+from orderproof.runs.run_store import RECORD_FILE, identity_of, read_runs, run_folder
 
 SHUFFLED, SORTED, LOSSY, SORTED_LOSSY = "shuffled", "sorted", "shuffled, lossy", "sorted, lossy"
 ARMS = (SHUFFLED, SORTED, LOSSY, SORTED_LOSSY)
@@ -120,26 +120,11 @@ def lossy_run(job: Job, model: ModelFacts, report: LossyReport, started: datetim
     """The run of a comparison."""
     first, *lines = comparison_lines(report)
     return Run(
-        job=job.name,
-        verb="lossy",
-        id=new_id(started),
-        started_utc=started.isoformat(timespec="seconds"),
-        ended_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **identity_of(job, "lossy", started),
         answer="compared",
         sentence=first,
         lines=tuple(lines),
-        basis=Basis(
-            prompts=job.prompts,
-            dataset_md5=report.dataset_md5,
-            prompts_total=report.prompts,
-            model=job.model,
-            model_fingerprint=model.fingerprint,
-            toy=report.toy,
-            order=report.order,
-            lossy_k0=report.k0,
-            engine={"args": job.engine.args, "replicas": job.engine.replicas},
-            sampling=job.sampling,
-        ),
+        basis=Basis.of(job, model, report.dataset_md5, report.prompts, order=report.order, lossy_k0=report.k0),
         figures=tuple(_figures(report)),
         details=report.model_dump(mode="json"),
     )

@@ -42,19 +42,17 @@ def refused_run(job: Job, inputs: Inputs, verdict: Verdict) -> Run:
 
 
 def _basis(job: Job, model: ModelFacts, dataset_md5: str, trial: Manifest | None) -> Basis:
-    return Basis(
-        prompts=job.prompts,
-        dataset_md5=dataset_md5 or None,
-        prompts_total=trial.prompts_total if trial else None,
-        model=job.model,
-        model_fingerprint=model.fingerprint,
-        toy=model.toy,
-        order=trial.candidate if trial else None,
-        order_reason="the candidate of the trial" if trial else "",
-        engine={"args": job.engine.args, "replicas": job.engine.replicas},
-        sampling=job.sampling,
-        versions=dict(trial.versions) if trial else {},
-        machine=dict(trial.machine) if trial else {},
+    if trial is None:
+        return Basis.of(job, model, dataset_md5 or None, None)
+    return Basis.of(
+        job,
+        model,
+        dataset_md5 or None,
+        trial.prompts_total,
+        order=trial.candidate,
+        order_reason="the candidate of the trial",
+        versions=dict(trial.versions),
+        machine=dict(trial.machine),
     )
 
 

@@ -23,7 +23,7 @@ from orderproof.job.spec import Job
 from orderproof.reproduce.comparison import OutputComparison
 from orderproof.reproduce.scores import ScoreComparison
 from orderproof.runs.run import Figure, Run
-from orderproof.runs.run_store import new_id
+from orderproof.runs.run_store import identity_of
 
 NEWEST_FILE = "reproduced.json"
 Answer = Literal["reproduced", "outputs differ", "scores moved"]
@@ -79,11 +79,7 @@ def reproduction_run(
     """The run of a reproduction. `engine`: None if everything was generated before."""
     job = batch.job
     return Run(
-        job=job.name,
-        verb="reproduce",
-        id=new_id(started),
-        started_utc=started.isoformat(timespec="seconds"),
-        ended_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        **identity_of(job, "reproduce", started),
         answer=reproduction.answer,
         exit_code=EXIT_CODES[reproduction.answer],
         sentence=_sentence(job, reproduction),

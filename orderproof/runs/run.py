@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypedDict, Unpack
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
+from orderproof.job.model import ModelFacts
 from orderproof.job.paths import Verb
+from orderproof.job.spec import Job
 from orderproof.orders.order_record import OrderRecord
 
 TOY = "toy model on CPUs: do not expect this gain on your hardware"
@@ -32,6 +34,16 @@ class Figure(Frozen):
         return {self.name: self.value, **(interval if (self.low, self.high) != (None, None) else {})}
 
 
+class OtherBasis(TypedDict, total=False):
+    """The fields of a basis that only some verbs know."""
+
+    order: OrderRecord | None
+    order_reason: str
+    lossy_k0: int | None
+    versions: dict[str, str]
+    machine: dict[str, JsonValue]
+
+
 class Basis(Frozen):
     """What a run rests on. Two runs with equal bases are comparable."""
 
@@ -48,6 +60,38 @@ class Basis(Frozen):
     sampling: dict[str, JsonValue] = {}
     versions: dict[str, str] = {}
     machine: dict[str, JsonValue] = {}
+
+    @classmethod
+    def of(
+        cls,
+        job: Job,
+        model: ModelFacts,
+        dataset_md5: str | None,
+        prompts_total: int | None,
+        **more: Unpack[OtherBasis],
+    ) -> Self:
+        """Of a run of this job and its model; `more` is what only some verbs know."""
+        return cls(
+            prompts=job.prompts,
+            dataset_md5=dataset_md5,
+            prompts_total=prompts_total,
+            model=job.model,
+            model_fingerprint=model.fingerprint,
+            toy=model.toy,
+            engine={"args": job.engine.args, "replicas": job.engine.replicas},
+            sampling=job.sampling,
+            **more,
+        )
+
+
+class RunIdentity(TypedDict):
+    """Which run a record is of, and when it ran."""
+
+    job: str
+    verb: Verb
+    id: str
+    started_utc: str
+    ended_utc: str
 
 
 class Run(Frozen):

@@ -13,7 +13,7 @@ from orderproof.job.errors import OrderproofError
 from orderproof.job.files import write_atomically
 from orderproof.job.paths import Verb
 from orderproof.job.spec import Job
-from orderproof.runs.run import Run
+from orderproof.runs.run import Run, RunIdentity
 
 RECORD_FILE = "run.json"
 KNOWN_LATER = {"mlflow_run"}  # not in the file: DVC has the folder, and a late tracker must leave it unchanged
@@ -27,6 +27,17 @@ class RunError(OrderproofError):
 def new_id(started: datetime.datetime) -> str:
     """A sortable name for the run that started then: 20261129T144640Z-3f9a."""
     return f"{started:%Y%m%dT%H%M%SZ}-{zlib.crc32(started.isoformat().encode()) & 0xFFFF:04x}"
+
+
+def identity_of(job: Job, verb: Verb, started: datetime.datetime) -> RunIdentity:
+    """Of a run that ends now."""
+    return RunIdentity(
+        job=job.name,
+        verb=verb,
+        id=new_id(started),
+        started_utc=started.isoformat(timespec="seconds"),
+        ended_utc=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    )
 
 
 def verb_folder(job: Job, verb: Verb) -> Path:
