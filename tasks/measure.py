@@ -23,7 +23,7 @@ def run_block(plan: Plan, engine: Engine, so_far: Trial, number: int, progress: 
     after = steps.run_block(plan, engine, so_far, number, progress)
     rows = [pass_row(timed) for timed in after.passes if timed.block == number]
     gain = block_gain(after, number)
-    description = f"block {number}: " + ("discarded" if gain is None else f"candidate {gain:+.1%}")
+    description = f"block {number}: " + ("incomplete" if gain is None else f"candidate {gain:+.1%}")
     with best_effort("the block's table"):
         create_table_artifact(rows, key=artifact_key("block", plan.job.name), description=description)
     return after

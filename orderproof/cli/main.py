@@ -74,8 +74,8 @@ def _run() -> None:
         if interrupts:  # a library that was just imported turned it into another error
             _fail(KEPT, INTERRUPTED)
         if isinstance(error, OSError) and error.filename is not None:
-            said = f"{error.filename}: {error.strerror}. Fix the folder or its permissions"
-            _fail(f"{said}, and run the same command again; what was finished is kept", 1)
+            cause = f"{error.filename}: {error.strerror}. Fix the folder or its permissions"
+            _fail(f"{cause}, and run the same command again; what was finished is kept", 1)
         _flush_standard_output(reported=False)  # the page of a --help is written outside of `say`
         raise
 
@@ -86,7 +86,7 @@ def _flush_standard_output(*, reported: bool) -> None:
     What cannot be written is dropped, so that this last flush succeeds.
 
     Args:
-        reported: the command has failed already and has said why.
+        reported: the command has failed already and has reported why.
     """
     try:
         if sys.stdout is not None:

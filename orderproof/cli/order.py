@@ -98,10 +98,10 @@ def _tell(made: Order, spec: OrderSpec, output: str, as_json: bool) -> None:
     from orderproof.orders.purity import RUN_PROMPTS
 
     way = f"{made.method} ({spec.signal})" if "signal" in made.parameters else made.method
-    said, notes = [f"{len(made)} prompts in {way} order: {output}"], list(_notes(made))
+    text, notes = [f"{len(made)} prompts in {way} order: {output}"], list(_notes(made))
     if made.purity is not None:
-        said.append(f"purity: {made.purity:.1%} of prompts have the commonest label among {RUN_PROMPTS} neighbours")
-    told = {
+        text.append(f"purity: {made.purity:.1%} of prompts have the commonest label among {RUN_PROMPTS} neighbours")
+    answer = {
         "rows": len(made),
         "order": made.method,
         "parameters": dict(made.parameters),
@@ -110,7 +110,7 @@ def _tell(made: Order, spec: OrderSpec, output: str, as_json: bool) -> None:
         "output": output,
         "notes": notes,
     }
-    print_answer(told, as_json, [*said, *(f"note: {note}" for note in notes)])
+    print_answer(answer, as_json, [*text, *(f"note: {note}" for note in notes)])
 
 
 def _notes(made: Order) -> Iterator[str]:

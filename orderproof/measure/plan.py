@@ -121,7 +121,7 @@ class Plan:
         )
 
     def manifest(self, engine: EngineInfo, probe_baseline_s: float, warm_up: WarmUp) -> Manifest:
-        """What is registered, once the engine has said what it is and has warmed up."""
+        """What is registered, once the engine has reported its kind and has warmed up."""
         now = datetime.datetime.now(datetime.UTC)
         spec, control = self.job.engine, self.orders[CONTROL]
         candidate = self.orders[CANDIDATE]

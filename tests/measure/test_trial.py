@@ -15,7 +15,7 @@ from orderproof.measure.tokens_table import tokens_table
 from orderproof.measure.trial import begin, run_block
 from orderproof.measure.trial_store import Trial, read_history
 from orderproof.outputs.passes import CANDIDATE, CONTROL, SHUFFLED, PassOutputs
-from tests.support.fake_engine import FakeEngine, Trouble, grouped, mixed
+from tests.support.fake_engine import PROBE_S, FakeEngine, Trouble, grouped, mixed
 from tests.support.planned_trials import SIZE, measured, planned, run_blocks
 from tests.support.trial_maker import make_job
 
@@ -168,14 +168,13 @@ def test_a_bad_slice_has_its_pair_run_again_at_the_blocks_end(tmp_path: Path, tr
     assert trial.tokens("b01-candidate").num_rows == SIZE
 
 
-@pytest.mark.parametrize(
-    "trouble", [Trouble(steal=0.9), Trouble(probe_before=9.0), Trouble(wall=0.001), Trouble(wall=1000.0)]
-)
+@pytest.mark.parametrize("trouble", [Trouble(steal=0.9), Trouble(probe=9.0), Trouble(wall=0.001), Trouble(wall=1000.0)])
 def test_a_noisy_machine_repeats_nothing(tmp_path: Path, trouble: Trouble) -> None:
     trial = first_block(tmp_path, trouble)
     assert trial.repeated() == []
     assert len(trial.slices) == SLICES
     assert trial.slices[0].steal == trouble.steal
+    assert {timed.probe_s for timed in trial.passes} == {PROBE_S * trouble.probe}
 
 
 def test_requests_that_keep_failing_make_the_trial_invalid(tmp_path: Path) -> None:

@@ -75,9 +75,9 @@ def test_what_fails_both_times_is_reproduced_but_never_called_identical(tmp_path
     assert (seen.failed_then, seen.failed_now, seen.compared, seen.identical) == (1, 1, 1, 1)
     assert seen.reproduced
     assert not seen.all_identical
-    mended = compared(tmp_path, rows, [row("a", 1), row("b", 2)])
-    assert (mended.failed_then, mended.failed_now, mended.finish_changes) == (1, 0, {"failed → stop": 1})
-    assert not mended.reproduced
+    second = compared(tmp_path, rows, [row("a", 1), row("b", 2)])
+    assert (second.failed_then, second.failed_now, second.finish_changes) == (1, 0, {"failed → stop": 1})
+    assert not second.reproduced
     lost = compared(tmp_path, [row("a", 1), row("b", 2)], rows)
     assert (lost.failed_then, lost.failed_now, lost.compared, lost.diverged) == (0, 1, 1, 0)
     assert not lost.reproduced

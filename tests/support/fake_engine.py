@@ -29,8 +29,7 @@ class Trouble:
     failed: int = 0  # requests
     cut_short: int = 0  # requests that end one token early
     steal: float = 0.0
-    probe_before: float = 1.0  # times slower than a quiet machine
-    probe_after: float = 1.0
+    probe: float = 1.0  # before it: times slower than a quiet machine
     throttled: float = 0.0
     wall: float = 1.0  # times slower: never a reason by itself
     admitted_backwards: bool = False
@@ -45,7 +44,6 @@ class FakeEngine:
         self.troubles = dict(troubles or {})
         self.sent: list[list[int]] = []  # of each run, the requests' numbers in the order of sending
         self.salts: list[set[str | None]] = []  # of each run's requests
-        self.probes = 0  # since the last pass ended
         self.info = EngineInfo(
             load_s=1.5,
             versions={"vllm": "0"},
@@ -60,12 +58,8 @@ class FakeEngine:
         pass
 
     def probe(self, mib: int) -> float:
-        """The first one after a pass belongs to it, the next to the pass that follows."""
-        self.probes += 1
-        number = len(self.sent)
-        if number and self.probes == 1:
-            return PROBE_S * self._trouble(number - 1).probe_after
-        return PROBE_S * self._trouble(number).probe_before
+        """It belongs to the pass that follows."""
+        return PROBE_S * self._trouble(len(self.sent)).probe
 
     def run(
         self,
@@ -87,7 +81,6 @@ class FakeEngine:
             sink(Output(request.number, (Completion(tokens, "text", "length"),) * samples, 0, at, at))
         self.sent.append([request.number for request in asked])
         self.salts.append({request.cache_salt for request in asked})
-        self.probes = 0
         steps = -(-len(asked) // BATCH) * 16
         return Figures(
             wall_s=(1 + 0.001 * len(self.sent)) * trouble.wall,
