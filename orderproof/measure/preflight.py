@@ -89,9 +89,7 @@ def prediction_refusal(predicted: PredictedGain | None, rule: Rule, detectable: 
         return None
     gain = f"the candidate is predicted to gain {with_interval(predicted.gain, predicted.low, predicted.high)}"
     if predicted.high < rule.min_effect:
-        return (
-            f"{gain}, surely below the minimum effect of {100 * rule.min_effect:g}% (`orderproof plan` says how)"
-        )
+        return f"{gain}, surely below the minimum effect of {100 * rule.min_effect:g}% (`orderproof plan` says how)"
     if detectable is not None and predicted.gain < detectable:
         return f"{gain}, and the smallest gain that a trial detects here is {detectable:.1%}"
     return None
