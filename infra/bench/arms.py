@@ -1,30 +1,37 @@
 """Several orders of one job in one interleaved comparison, for the other scripts here.
 
-Each arm has an order (None: a fresh shuffle per block), and its gain over the first arm with a 95 % interval (Student's
-t over the blocks' log ratios). Every block has one whole pass of each arm, in a random order; a block in which requests
-failed or the accelerator throttled is run again. Nothing is promoted, and nothing is written but in the folder that the
-caller gives.
+It is a trial (orderproof/measure) with more than two arms. Every block has each arm's slices once: a slot holds one
+slice of every arm, in the order of a row of a Latin square, so that over a square's slots every arm takes every place
+equally often. The gain of an arm over the first is estimated as in a trial, from the pairs of its slices with the
+first arm's in the same slots, with a 95 % interval; what a pair's distance in time costs is regressed out. A block in
+which requests failed or the accelerator throttled is run again. Nothing is promoted, and nothing is written but in the
+folder that the caller gives.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from orderproof.engines.protocol import Engine, Failure, Output, Request
+from orderproof.engines.protocol import Engine
 from orderproof.engines.start import create_engine
 from orderproof.job.formatting import with_interval
 from orderproof.job.hashing import md5_of
 from orderproof.job.params import load_job
 from orderproof.job.spec import Job, OrderSpec
-from orderproof.measure.warm_up import request_list, warm_up_engine
+from orderproof.measure.estimator import Floats, SliceTable, estimate
+from orderproof.measure.plan import fixed_lengths, kind_of_slices, too_few_prompts
+from orderproof.measure.slice_design import WASHOUT_BATCHES, Slice, batches_per_slice, slice_sizes
+from orderproof.measure.slice_run import SliceRunner, TimedSlice
+from orderproof.measure.trial_records import SliceDesign
+from orderproof.measure.warm_up import warm_up_engine
 from orderproof.orders.order import Order
 from orderproof.orders.registry import make_order
 from orderproof.orders.view import PromptView, view_of
@@ -32,39 +39,23 @@ from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.tokenization import TokenizedPrompts, tokenize
 from orderproof.signals.served_model import ServedModel
 
-CONFIDENCE = 0.95
+LEVEL = 0.025  # on either side of an interval
+
+Timed = dict[tuple[str, int], TimedSlice]  # of a block, by arm and stratum
 
 
 @dataclass(frozen=True)
 class Arm:
-    """Means over the blocks; the rates are geometric means."""
+    """An order as it was measured, over all blocks."""
 
     name: str
     throughput_req_s: float
     throughput_tok_s: float
-    time_per_batch_ms: float
+    step_ms: float  # median over slices of their median step
     running: float  # sequences
     gain: float | None = None  # over the first arm; None: it is the first, or there are fewer than two blocks
     low: float | None = None
     high: float | None = None
-    blocks: tuple[float, ...] = ()  # gains
-    imbalance: float | None = None  # the slowest replica's time over their mean; None: there is one engine
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One timed run of an arm over all prompts."""
-
-    name: str
-    block: int  # from 1
-    attempt: int  # from 0
-    wall_s: float
-    throughput_req_s: float
-    throughput_tok_s: float
-    time_per_batch_ms: float  # median step
-    running: float  # sequences per step
-    replica_wall_s: tuple[float, ...]  # when each replica was done; empty: there is one engine
-    disturbed: bool  # requests failed, or the accelerator throttled: the block is run again
 
 
 @dataclass(frozen=True)
@@ -105,32 +96,27 @@ def compare(job: Job, prompts: Prompts, orders: Mapping[str, Order | None], bloc
     """Run the blocks, with a line for each on standard output.
 
     Args:
-        orders: by name; the first is what the others are compared with. At least two.
+        orders: by name; None: a fresh shuffle per block. The first is what the others are compared with. At least two.
         folder: for the evidence and the engine's log.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    complete: list[dict[str, Pass]] = []
-    discarded = 0
+    complete: list[Timed] = []
     with create_engine(job.engine, job.model_path, job.sampling, folder / "engine.log", job.adapters) as engine:
-        warm_up_engine(job, prompts.tokenized, engine, job.measure.seed)
+        design = _design(job, prompts.tokenized, engine)
         for number in range(1, blocks + 1):
             for attempt in range(job.measure.validity.repeats + 1):
-                passes = {
-                    name: _run_pass(job, prompts, engine, (number, attempt), name, order)
-                    for name, order in _drawn(orders, job.measure.seed, number, attempt)
-                }
-                _keep(folder, passes.values())
-                if not any(timed.disturbed for timed in passes.values()):
-                    complete.append(passes)
+                timed = _run_block(job, prompts.tokenized, engine, design, orders, (job.measure.seed, number, attempt))
+                _keep(folder, number, attempt, timed)
+                if not any(part.reasons for part in timed.values()):
+                    complete.append(timed)
                     break
-                discarded += len(passes)
             else:
-                print(f"block {number}: discarded, requests failed or the accelerator throttled", flush=True)
+                print(f"block {number}: does not count, requests failed or the accelerator throttled", flush=True)
                 continue
-            rates = "; ".join(f"{name} {complete[-1][name].throughput_req_s:.2f}" for name in orders)
+            rates = "; ".join(f"{name} {_arm(name, complete[-1:], design).throughput_req_s:.2f}" for name in orders)
             print(f"block {number}, req/s: {rates}", flush=True)
-    print(f"{len(complete)} blocks count, {discarded} passes were discarded")
-    return [_arm(name, next(iter(orders)), complete) for name in orders] if complete else []
+    print(f"{len(complete)} blocks of {design.strata} slices of each of {len(orders)} orders count")
+    return [_arm(name, complete, design, next(iter(orders))) for name in orders] if complete else []
 
 
 def table(arms: Sequence[Arm]) -> str:
@@ -140,67 +126,120 @@ def table(arms: Sequence[Arm]) -> str:
     for arm in arms:
         gain = "" if arm.gain is None else f"   {with_interval(arm.gain, arm.low, arm.high)}"
         lines.append(
-            f"{arm.name:{width}}{arm.throughput_req_s:8.2f}{arm.throughput_tok_s:8.0f}{arm.time_per_batch_ms:9.2f}"
-            f"{arm.running:9.1f}{gain}" + (f"   slowest/mean {arm.imbalance:.3f}" if arm.imbalance else "")
+            f"{arm.name:{width}}{arm.throughput_req_s:8.2f}{arm.throughput_tok_s:8.0f}{arm.step_ms:9.2f}"
+            f"{arm.running:9.1f}{gain}"
         )
     return "\n".join(lines)
 
 
-def _drawn(orders: Mapping[str, Order | None], seed: int, block: int, attempt: int) -> list[tuple[str, Order | None]]:
-    """The arms in a random order of their own in each block: a fixed order would show drift as a gain."""
-    arms = list(orders.items())
-    return [arms[k] for k in np.random.default_rng([seed, block, attempt, 0]).permutation(len(arms))]
+def lay_out(orders: Mapping[str, Order | None], sizes: Sequence[int], seeds: Sequence[int]) -> list[Slice]:
+    """All slices of a block in the order of sending: each arm's j-th slice in the slot of stratum j."""
+    rng = np.random.default_rng(seeds)
+    cuts = np.concatenate([[0], np.cumsum(sizes)])
+    slots = rng.permutation(len(sizes))  # slot → stratum
+    sent = {name: rng.permutation(cuts[-1]) if order is None else order.permutation for name, order in orders.items()}
+    names, slices = list(orders), []
+    for slot, (stratum, row) in enumerate(zip(slots.tolist(), _latin_rows(rng, len(sizes), len(names)), strict=True)):
+        first, end = int(cuts[stratum]), int(cuts[stratum + 1])
+        for turn, k in enumerate(row):
+            slices.append(Slice(slot, turn, names[k], stratum, first, sent[names[k]][first:end]))
+    return slices
 
 
-def _run_pass(
-    job: Job, prompts: Prompts, engine: Engine, place: tuple[int, int], name: str, order: Order | None
-) -> Pass:
-    """Time one pass over all prompts, with a prefix cache of its own."""
-    tokenized, (block, attempt) = prompts.tokenized, place
-    shuffle = np.random.default_rng([job.measure.seed, block, 1]).permutation(len(tokenized))
-    sent = (shuffle if order is None else order.permutation).tolist()
-    salt = f"{block} {attempt} {name}"
-    requests = [Request(k, tokenized.token_ids(k), tokenized.samplings[k], tokenized.lora(k), salt) for k in sent]
-    answers: list[Output | Failure] = []
-    figures = engine.run(request_list(job, requests), job.sampling, answers.append)
-    outputs = [answer for answer in answers if isinstance(answer, Output)]
-    steps = len(figures.step_ms)
-    return Pass(
+def _latin_rows(rng: np.random.Generator, rows: int, size: int) -> list[list[int]]:
+    """Rows of as many random Latin squares as are needed: in each square every number takes every place once."""
+    found: list[list[int]] = []
+    while len(found) < rows:
+        arms, places = rng.permutation(size), rng.permutation(size)
+        found += [[int(arms[(shift + place) % size]) for place in places] for shift in rng.permutation(size).tolist()]
+    return found[:rows]
+
+
+def _design(job: Job, prompts: TokenizedPrompts, engine: Engine) -> SliceDesign:
+    """As a trial would cut the job's prompts."""
+    warm_up = warm_up_engine(job, prompts, engine, job.measure.seed)
+    kind, seats = kind_of_slices(job, prompts), job.engine.max_num_seqs * job.engine.replicas
+    batches = batches_per_slice(kind, len(prompts), seats, warm_up.requests / warm_up.seconds)
+    sizes = slice_sizes(len(prompts), seats, batches)
+    if not sizes:
+        raise SystemExit(too_few_prompts(job, prompts))
+    washout = seats * (1 if fixed_lengths(job, prompts.samplings) else WASHOUT_BATCHES)
+    return SliceDesign(
+        kind=kind,
+        seats=seats,
+        sizes=sizes,
+        labels=(None,) * len(sizes),
+        washout=0 if kind == "clean" else washout,
+        salted=bool(engine.info.settings.get("prefix_caching")),
+        warm_up=warm_up,
+    )
+
+
+def _run_block(
+    job: Job,
+    prompts: TokenizedPrompts,
+    engine: Engine,
+    design: SliceDesign,
+    orders: Mapping[str, Order | None],
+    seeds: tuple[int, int, int],
+) -> Timed:
+    salts = {name: f"{seeds} {name}" for name in (*orders, "filler")} if design.salted else {}
+    runner = SliceRunner(job, prompts, engine, design, salts, lambda: None, (*seeds, 1))
+    slices = lay_out(orders, design.sizes, (*seeds, 0))
+    return {(timed.part.arm, timed.part.stratum): timed for timed in runner.run(slices)}
+
+
+def _keep(folder: Path, block: int, attempt: int, timed: Timed) -> None:
+    with open(folder / "slices.jsonl", "a") as evidence:
+        for part in timed.values():
+            where = {"block": block, "attempt": attempt, "slot": part.part.slot, "turn": part.part.turn}
+            what = {"arm": part.part.arm, "stratum": part.part.stratum, "requests": len(part.outputs)}
+            evidence.write(json.dumps({**where, **what, **asdict(part.window), "reasons": part.reasons}) + "\n")
+
+
+def _arm(name: str, blocks: Sequence[Timed], design: SliceDesign, first: str | None = None) -> Arm:
+    """An arm's figures; with its gain where there is another `first` arm and more than one block."""
+    own = [part for timed in blocks for (arm, _), part in timed.items() if arm == name]
+    seconds = sum(part.window.seconds for part in own)
+    tokens = sum(part.window.output_tokens for part in own)
+    requests = sum(len(part.outputs) for part in own)
+    generated = sum(output.output_tokens for part in own for output in part.outputs.values())
+    gain = low = high = None
+    if first not in (None, name) and len(blocks) >= 2:
+        measured = estimate(_pairs(name, str(first), blocks, design))
+        bounds = (measured.log_gain, measured.low(LEVEL), measured.high(LEVEL))
+        gain, low, high = (float(np.expm1(value)) for value in bounds)
+    return Arm(
         name=name,
-        block=block,
-        attempt=attempt,
-        wall_s=figures.wall_s,
-        throughput_req_s=len(outputs) / figures.wall_s,
-        throughput_tok_s=sum(output.output_tokens for output in outputs) / figures.wall_s,
-        time_per_batch_ms=float(np.median(figures.step_ms)) if steps else 0.0,
-        running=float(figures.running.mean()) if steps else 0.0,
-        replica_wall_s=tuple(figures.replica_s),
-        disturbed=len(outputs) < len(sent)
-        or any(bool(figures.accelerator.get(key)) for key in ("throttled", "after_throttled")),
+        throughput_req_s=tokens / seconds * requests / max(1, generated),
+        throughput_tok_s=tokens / seconds,
+        step_ms=float(np.median([np.median(part.step_ms) for part in own if len(part.step_ms)] or [0.0])),
+        running=float(np.mean([part.running.mean() for part in own if len(part.running)] or [0.0])),
+        gain=gain,
+        low=low,
+        high=high,
     )
 
 
-def _keep(folder: Path, passes: Iterable[Pass]) -> None:
-    with open(folder / "passes.jsonl", "a") as evidence:
-        evidence.writelines(json.dumps(asdict(timed)) + "\n" for timed in passes)
+def _pairs(name: str, first: str, blocks: Sequence[Timed], design: SliceDesign) -> SliceTable:
+    """An arm's slices beside the first arm's in the same slots."""
+    turns = max(part.part.turn for part in blocks[0].values())
 
+    def work(part: TimedSlice) -> float:
+        if design.kind == "clean":
+            return len(part.outputs)
+        return part.window.output_tokens + design.warm_up.prefill_cost * part.window.prompt_tokens
 
-def _arm(name: str, first: str, blocks: Sequence[Mapping[str, Pass]]) -> Arm:
-    passes = [block[name] for block in blocks]
-    uneven = [max(p.replica_wall_s) / statistics.fmean(p.replica_wall_s) for p in passes if p.replica_wall_s]
-    measured = Arm(
-        name,
-        statistics.geometric_mean([p.throughput_req_s for p in passes]),
-        statistics.geometric_mean([p.throughput_tok_s for p in passes]),
-        statistics.fmean([p.time_per_batch_ms for p in passes]),
-        statistics.fmean([p.running for p in passes]),
-        imbalance=statistics.fmean(uneven) if uneven else None,
+    def array(arm: str, figure: Any) -> Floats:
+        return np.array([[figure(timed[arm, k]) for k in range(design.strata)] for timed in blocks], np.float64)
+
+    def place(arm: str) -> NDArray[np.float64]:
+        return array(arm, lambda part: part.part.turn)
+
+    return SliceTable(
+        array(name, lambda part: part.window.seconds),
+        array(first, lambda part: part.window.seconds),
+        array(name, work),
+        array(first, work),
+        (place(first) - place(name)) / turns,  # with two arms the trial's +1 and −1
     )
-    if name == first or len(blocks) < 2:
-        return measured
-    from scipy import stats
-
-    logs = np.log([block[name].throughput_req_s / block[first].throughput_req_s for block in blocks])
-    half = stats.t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs))
-    gain, low, high = (float(np.expm1(value)) for value in (logs.mean(), logs.mean() - half, logs.mean() + half))
-    return replace(measured, gain=gain, low=low, high=high, blocks=tuple(np.expm1(logs).tolist()))

@@ -3,8 +3,8 @@
 The output is that of arms.py.
 
 Dealing a sorted order in turn over R replicas, as a load balancer does, sends places 0, R, 2R, … to the first of them
-and 1, R + 1, … to the second: these are the contiguous shares of the permutation that lists the places in that order,
-so all three ways run through the same engine and the same division.
+and 1, R + 1, … to the second. The permutation that lists the places in that order has the same neighbours, so all three
+ways run through the same engine, in slices that the replicas share in contiguous parts.
 
     python infra/bench/replicas.py six-domains --blocks 4        # 2 replicas on 2 cores: about 6 minutes
 """
