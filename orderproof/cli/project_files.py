@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import orderproof
@@ -10,6 +11,7 @@ from orderproof.job.files import write_atomically
 
 FILES = ("params.yaml", "dvc.yaml", "infra/prefect.yaml")
 FOLDERS = ("flows", "tasks")
+DEMO = re.compile(r"^ *# <demo>.*?^ *# </demo>\n\n?", re.MULTILINE | re.DOTALL)  # needs the scripts of infra/demo
 
 
 class ProjectError(OrderproofError):
@@ -35,7 +37,7 @@ def write_project(folder: Path) -> tuple[list[str], list[str]]:
             continue
         try:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(folder / path, (source / path).read_text("utf-8"))
+            write_atomically(folder / path, DEMO.sub("", (source / path).read_text("utf-8")))
         except OSError as error:
             raise ProjectError(f"{folder / path} cannot be written: {error.strerror}. Name another folder") from None
         written.append(path.as_posix())

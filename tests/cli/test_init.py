@@ -30,7 +30,7 @@ def test_the_files_of_a_project_are_written(run: RunCommand, tmp_path: Path) -> 
     assert {*answer["written"]} == SHIPPED == files_in(tmp_path)
     assert (answer["kept"], answer["folder"]) == ([], str(tmp_path))
     assert {"flows/measure.py", "flows/generate.py", "tasks/measure.py", "tasks/__init__.py"} <= SHIPPED
-    for name in SHIPPED:
+    for name in SHIPPED - {"params.yaml", "dvc.yaml"}:  # without the demo's parts
         assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes()
 
 
@@ -86,3 +86,13 @@ def test_the_deployed_flows_are_there_and_import_there(run: RunCommand, tmp_path
     script = f"import os\nhere = os.getcwd() + os.sep\n{checks}"
     environment = {**os.environ, "PREFECT_HOME": str(tmp_path / ".prefect")}
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True)
+
+
+def test_every_stage_there_runs_the_command_alone(run: RunCommand, tmp_path: Path) -> None:
+    run("init")
+    read = YAML(typ="safe", pure=True).load
+    stages = read(tmp_path / "dvc.yaml")["stages"]
+    commands = [stage["do"]["cmd"] if "do" in stage else stage["cmd"] for stage in stages.values()]
+    assert commands
+    assert all(command.startswith("orderproof ") for command in commands)
+    assert "demo" not in read(tmp_path / "params.yaml")

