@@ -4,8 +4,7 @@ For each number of prompts it prints the seconds of loading (the command's libra
 compilation), of the engine at work, and of each other part, with the other parts' share of the engine's time; and which
 of them grow with the prompts. against_generate.py compares the engine's own time with `LLM.generate`.
 
-The job is in a git and DVC project; a first command, which is not reported, creates the databases of Prefect and MLflow
-there. With PREFECT_API_URL set, the commands use that server, as scheduled runs do, instead of temporary ones.
+The job is in a git and DVC project; a first command, which is not reported, creates MLflow's database there.
 
     python infra/bench/overhead.py --prompts 10000
 """
@@ -15,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -26,6 +24,7 @@ from typing import Any
 import psutil
 from bench import ENGINE, SAMPLING
 
+from orderproof.engines.client import BOOTSTRAP
 from orderproof.generate.lock import LOCK_FILE
 
 FEW = 100
@@ -37,12 +36,12 @@ STAGE = {
     "params": ["defaults", "jobs.${key}"],
     "outs": [{"data/${key}/outputs.parquet": {"persist": True}}],
 }
-LIBRARIES, ENGINE_LOAD = "load: the command's libraries, Prefect's run", "load and compile: the engine"
+LIBRARIES, ENGINE_LOAD = "load: the command's libraries", "load and compile: the engine"
 WORK = "the engine at work"
 # The rest, in the order in which it happens. A part ends when its file is there, or the engine's process comes or goes.
 BEFORE, BESIDE = "prompts, order, checkpoint", "the engine's process around its load and work"
 OUTPUTS, PICTURE, MLFLOW, DVC = "outputs and their expectations", "picture", "MLflow", "DVC"
-END = "the end: Prefect, this process"
+END = "the end of the process"
 
 LOAD = (LIBRARIES, ENGINE_LOAD)
 
@@ -82,17 +81,16 @@ def generate(root: Path, number: int) -> Parts:
     """One command for so many prompts."""
     maker = [sys.executable, Path(__file__).with_name("make_many.py"), str(number), "-o", root / "prompts.jsonl"]
     subprocess.run(maker, check=True, stdout=subprocess.DEVNULL)
-    environment = {**os.environ, "PREFECT_HOME": str(root / ".orderproof" / "prefect")}
     command = [sys.executable, "-m", "orderproof.cli", "generate", "it", "--json"]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as log:
         began = time.time()
-        process = psutil.Popen(command, cwd=root, env=environment, stdout=out, stderr=log)
-        came, went = _engine_of(process)
+        process = psutil.Popen(command, cwd=root, stdout=out, stderr=log)
+        engine_began, engine_ended = _engine_of(process)
         ended = time.time()
         out.seek(0), log.seek(0)
         if process.returncode:
             raise SystemExit(log.read()[-2000:])
-        return _parts(root, json.load(out), (began, came, went, ended))
+        return _parts(root, json.load(out), (began, engine_began, engine_ended, ended))
 
 
 def _engine_of(process: psutil.Popen) -> tuple[float, float]:
@@ -108,28 +106,29 @@ def _engine_of(process: psutil.Popen) -> tuple[float, float]:
 
 def _is_engine(child: psutil.Process) -> bool:
     try:
-        return any("worker.py" in word for word in child.cmdline())
+        return BOOTSTRAP in child.cmdline()
     except psutil.NoSuchProcess:  # a child of another kind that has ended
         return False
 
 
-def _parts(root: Path, told: dict[str, Any], times: tuple[float, float, float, float]) -> Parts:
-    began, came, went, ended = times
-    flow = (root / "data" / "it" / LOCK_FILE).stat().st_mtime  # written first of all
-    record = root / "reports" / "generate" / "it" / f"{told['run']}.json"
+def _parts(root: Path, run: dict[str, Any], times: tuple[float, float, float, float]) -> Parts:
+    began, engine_began, engine_ended, ended = times
+    locked = (root / "data" / "it" / LOCK_FILE).stat().st_mtime  # written first of all
+    reports = root / "reports" / "it"
     after = {
-        OUTPUTS: root / "reports" / "validation" / "it" / "outputs_validation.json",
-        PICTURE: record.with_suffix(".png"),
-        MLFLOW: record,  # written once more when MLflow has the run
+        OUTPUTS: reports / "validation" / "outputs_validation.json",
+        PICTURE: reports / "generate" / run["id"] / "steps.png",
+        MLFLOW: root / ".orderproof" / "mlflow" / "sent" / "it.json",
         DVC: root / "dvc.lock",
     }
-    ends = [went, *(file.stat().st_mtime for file in after.values()), ended]
+    ends = [engine_ended, *(file.stat().st_mtime for file in after.values()), ended]
+    load_s, wall_s = run["figures"]["load_s"], run["figures"]["wall_s"]
     return {
-        LIBRARIES: flow - began,
-        BEFORE: came - flow,
-        ENGINE_LOAD: told["load_s"],
-        WORK: told["wall_s"],
-        BESIDE: went - came - told["load_s"] - told["wall_s"],
+        LIBRARIES: locked - began,
+        BEFORE: engine_began - locked,
+        ENGINE_LOAD: load_s,
+        WORK: wall_s,
+        BESIDE: engine_ended - engine_began - load_s - wall_s,
         **{part: ends[k + 1] - ends[k] for k, part in enumerate([*after, END])},
     }
 

@@ -26,7 +26,7 @@ def refuse_model(job: Job, model: ModelFacts) -> str | None:
     """Why no order of any prompts can help this model at this batch size; None if one may."""
     if model.moe is None:
         return (
-            f"{model.path} ({model.architecture}) is a dense model: every token reads all weights in any order, so "
+            f"the model {model.path} ({model.architecture}) is dense: every token reads all weights in any order, so "
             "there is nothing to gain"
         )
     if model.moe.top_k >= model.moe.experts:

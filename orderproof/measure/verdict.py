@@ -113,9 +113,9 @@ class Verdict(BaseModel):
     outputs: OutputChange | None = None
 
 
-def refused(reason: str, *, detectable: float | None = None) -> Verdict:
+def refused(reason: str) -> Verdict:
     """The plan's refusal, before anything was measured."""
-    return _verdict("refused", f"{_sentence(reason)}", detectable_gain=detectable, blocks=0)
+    return _verdict("refused", _sentence(reason), blocks=0)
 
 
 def decide(

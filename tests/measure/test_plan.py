@@ -337,7 +337,7 @@ def test_a_plan_with_something_to_gain_is_not_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"model": replace(MOE, moe=None)}, "is a dense model"),
+        ({"model": replace(MOE, moe=None)}, "is dense"),
         ({"labels": ["law"]}, "single prompt"),
         ({"labels": mixed(BATCH)}, "all 8 prompts run at once in one batch of 8"),
         ({"model": replace(MOE, moe=MoeFacts(8, 8, 4, None))}, "to all of its 8 experts"),

@@ -91,8 +91,8 @@ def test_nothing_is_judged_between_looks(blocks: int) -> None:
 
 
 def test_a_refusal_has_its_own_code() -> None:
-    verdict = refused("the model is dense", detectable=0.04)
-    assert (verdict.verdict, verdict.exit_code, verdict.detectable_gain) == ("refused", 12, 0.04)
+    verdict = refused("the model is dense")
+    assert (verdict.verdict, verdict.exit_code, verdict.blocks) == ("refused", 12, 0)
 
 
 def test_exit_codes_are_the_documented_ones() -> None:
