@@ -16,7 +16,8 @@ Fail = Callable[..., Exception]  # (problem, remedy) → an error that names fil
 def read_lines(readline: Callable[[int], bytes], fail: Callable[[int], Fail]) -> Iterator[tuple[int, int, bytes]]:
     """Number from 1, offset in bytes and bytes of each line that is not blank.
 
-    Lines end at b"\\n" alone: U+2028 may stand inside a string. A byte order mark is left out.
+    Lines end at b"\\n" alone: U+2028 may stand inside a string. A byte order mark at the beginning of a line, as files
+    that were joined with `cat` have it, is left out.
 
     Args:
         readline: of an open file: the next line, of at most so many bytes; b"" at the end.
@@ -26,8 +27,8 @@ def read_lines(readline: Callable[[int], bytes], fail: Callable[[int], Fail]) ->
     for number, line in enumerate(iter(lambda: readline(LINE_LIMIT_BYTES), b""), 1):
         if len(line) == LINE_LIMIT_BYTES:
             raise too_long(fail(number))
-        if number == 1 and line.startswith(BYTE_ORDER_MARK):
-            offset, line = len(BYTE_ORDER_MARK), line.removeprefix(BYTE_ORDER_MARK)
+        if line.startswith(BYTE_ORDER_MARK):
+            offset, line = offset + len(BYTE_ORDER_MARK), line.removeprefix(BYTE_ORDER_MARK)
         if line and not line.isspace():
             yield number, offset, line
         offset += len(line)

@@ -146,18 +146,21 @@ def check_text(value: Any, name: str, fail: Fail) -> str:
 
 
 def check_messages(value: list[Any], fail: Fail) -> Messages:
-    """Check chat messages, whose members must all be text."""
+    """Check chat messages, whose members must all be text; one that is null is absent."""
     remedy = 'Write a message as {"role": "user", "content": "…"}'
-    for number, message in enumerate(value, 1):
-        if not isinstance(message, dict):
-            raise fail(f"message {number} is {kind_of(message)} instead of an object", remedy)
+    messages: list[Mapping[str, str]] = []
+    for number, given in enumerate(value, 1):
+        if not isinstance(given, dict):
+            raise fail(f"message {number} is {kind_of(given)} instead of an object", remedy)
+        message = {key: member for key, member in given.items() if member is not None}
         for key in {"role": 0, "content": 0, **message}:
             if not isinstance(message.get(key), str):
                 raise fail(f"`{key}` of message {number} must be text, not {kind_of(message.get(key))}", remedy)
             _check_characters(message[key], f"`{key}` of message {number}", fail)
-    if not any(message["content"].strip() for message in value):
+        messages.append(message)
+    if not any(message["content"].strip() for message in messages):
         raise fail("its messages hold no text", remedy, flaw="text")
-    return tuple(value)
+    return tuple(messages)
 
 
 def _check_characters(text: str, name: str, fail: Fail) -> str:
@@ -203,7 +206,7 @@ def _sampling(record: Mapping[str, Any], fail: Fail) -> Mapping[str, Any] | None
             raise fail(problem, "Correct it")
     for key in value.keys() & REFUSED_SAMPLING.keys():
         raise fail(f"`sampling.{key}` is not supported", REFUSED_SAMPLING[key])
-    return value
+    return value or None
 
 
 def list_fields(names: Iterable[str]) -> str:

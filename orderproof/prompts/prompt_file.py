@@ -156,26 +156,24 @@ def _parquet_rows(path: Path) -> Rows:
                     raise fail(f"has no column `{name}`{list_fields(names)}", "Rename or add the column")
             known = [name for name in names if name in FIELDS]
             for batch in source.iter_batches(PARQUET_BATCH_ROWS, columns=known):
-                for record in batch.to_pylist():
+                for record in batch.to_pylist(maps_as_pydicts="strict"):
                     number += 1
                     yield number, record
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError, KeyError) as error:  # KeyError: a map repeats a key
         problem = f"is not readable as Parquet after row {number}: {' '.join(str(error).split())}"
         raise PromptError(path, problem, "Write the file again", flaw="file") from None
 
 
 def _decode_parquet(path: Path, number: int, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A struct's absent members are null in Parquet: leave them out."""
-    sampling, text = record.get("sampling"), record.get("text")
-    if isinstance(sampling, dict):
-        record = {**record, "sampling": _without_nulls(sampling) or None}
-    if isinstance(text, list):
-        record = {**record, "text": [_without_nulls(m) if isinstance(m, dict) else m for m in text]}
-    return record
+    """A struct has the members of all rows, and null for those that a row lacks: they are left out at every depth."""
+    return {name: _without_null_members(value) for name, value in record.items()}
 
 
-def _without_nulls(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if value is not None}
+def _without_null_members(value: Any) -> Any:
+    """Nulls in lists are kept: they are items like others."""
+    if isinstance(value, dict):
+        return {key: _without_null_members(member) for key, member in value.items() if member is not None}
+    return [_without_null_members(item) for item in value] if isinstance(value, list) else value
 
 
 _FORMATS: dict[str, tuple[Callable[[Path], Rows], Decode]] = {

@@ -19,7 +19,10 @@ POLL_S = 0.1  # between two looks at a file that did not grow
 
 
 class LineTail:
-    """Whole lines with their newlines, which only the last may lack; a byte order mark is left out. Not thread-safe."""
+    """Whole lines with their newlines, which only the last may lack; byte order marks before them are left out.
+
+    Not thread-safe.
+    """
 
     def __init__(self, source: str, follow_s: float | None = None) -> None:
         """Open the source; opening a named pipe waits for a writer.
@@ -45,7 +48,7 @@ class LineTail:
         if follow_s is not None and not self._is_file:
             raise PromptError(self.path, "is a pipe, which ends when its writer closes it", "Leave --follow out")
         self._follow_s = follow_s
-        self._started, self._rest = False, b""
+        self._rest = b""
         self._size, self._grew_at = 0, time.monotonic()  # bytes of the file at the last look, and when it grew
 
     def close(self) -> None:
@@ -67,9 +70,7 @@ class LineTail:
             self._rest = b"" if self.ended else lines.pop()
             if len(self._rest) > LINE_LIMIT_BYTES:
                 raise too_long(functools.partial(PromptError, self.path, flaw="file"))
-            if any(lines) and not self._started:
-                self._started, lines[0] = True, lines[0].removeprefix(BYTE_ORDER_MARK)
-            if lines := [line for line in lines if line]:
+            if lines := [line for line in (line.removeprefix(BYTE_ORDER_MARK) for line in lines) if line]:
                 return lines
         return []
 

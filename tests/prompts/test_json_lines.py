@@ -22,8 +22,9 @@ from tests.support.prompt_files import GOOD, refusal, write
         b"\xef\xbb\xbf" + GOOD.replace(b"\n", b"\r\n") + b"\r\n",
         GOOD.rstrip(),
         b"\n  \n" + GOOD + b" \t\r\n\n",
+        b"\n\xef\xbb\xbf" + GOOD + b"\xef\xbb\xbf\n",
     ],
-    ids=["byte order mark", "CRLF", "both and a blank line", "no newline at the end", "blank lines"],
+    ids=["byte order mark", "CRLF", "both and a blank line", "no newline at the end", "blank lines", "marks later"],
 )
 def test_what_other_tools_add_to_a_file_changes_nothing(tmp_path: Path, content: bytes) -> None:
     (prompt,) = read_prompts(write(tmp_path, content))
@@ -115,7 +116,7 @@ def test_nan_is_accepted_only_where_it_is_allowed() -> None:
 
 
 def test_each_line_is_at_its_offset(tmp_path: Path) -> None:
-    content = b"\xef\xbb\xbf" + GOOD + b" \n" + GOOD
+    content = b"\xef\xbb\xbf" + GOOD + b" \n\xef\xbb\xbf" + GOOD
     path = write(tmp_path, content)
     with open(path, "rb") as source:
         found = list(json_lines.read_lines(source.readline, lambda number: ValueError))

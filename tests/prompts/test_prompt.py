@@ -29,6 +29,12 @@ def test_null_and_empty_optional_fields_are_absent(tmp_path: Path) -> None:
     assert (prompt.label, prompt.sampling, prompt.reference) == (None, None, None)
 
 
+def test_null_members_of_a_message_are_absent(tmp_path: Path) -> None:
+    messages = [{**CHAT[0], "name": None, "tool_calls": None}, CHAT[1]]
+    (prompt,) = read_prompts(write(tmp_path, line(id="a", text=messages)))
+    assert list(prompt.text) == CHAT
+
+
 @pytest.mark.parametrize(
     ("row", "problem", "remedy"),
     [

@@ -32,6 +32,25 @@ def test_members_that_a_parquet_struct_lacks_are_absent_and_not_null(tmp_path: P
     assert second.sampling == {"temperature": 0.5}
 
 
+def test_null_members_are_left_out_at_every_depth_and_nulls_in_lists_are_kept(tmp_path: Path) -> None:
+    samplings = [
+        {"logit_bias": {"5": 1.0}, "structured_outputs": {"json": {"properties": {"a": {"type": "string"}}}}},
+        {"logit_bias": {"7": 2.0}, "structured_outputs": {"json": {"properties": {"b": {"enum": [1, None]}}}}},
+        {},
+    ]
+    path = parquet(tmp_path, id=["a", "b", "c"], text=["x", "y", "z"], sampling=samplings)
+    assert pq.read_table(path).to_pylist()[0]["sampling"]["logit_bias"] == {"5": 1.0, "7": None}
+    assert [prompt.sampling for prompt in read_prompts(path)] == [*samplings[:2], None]
+
+
+def test_a_column_of_maps_is_read_as_objects(tmp_path: Path) -> None:
+    biases = pa.array([[("5", 1.0)], [("7", None)]], pa.map_(pa.string(), pa.float64()))
+    path = parquet(
+        tmp_path, id=["a", "b"], text=["x", "y"], sampling=pa.StructArray.from_arrays([biases], ["logit_bias"])
+    )
+    assert [prompt.sampling for prompt in read_prompts(path)] == [{"logit_bias": {"5": 1.0}}, {"logit_bias": {}}]
+
+
 def test_a_prompt_of_ten_megabytes_is_read(tmp_path: Path) -> None:
     (prompt,) = read_prompts(write(tmp_path, line(id="a", text="long " * 2_000_000)))
     assert len(prompt.text) == 10_000_000

@@ -44,3 +44,11 @@ def test_a_closed_standard_input_is_refused_and_its_descriptor_is_not_read(
     monkeypatch.setattr("sys.stdin", None)  # what Python makes of a shell's `<&-`
     with pytest.raises(PromptError, match=r"standard input: is closed\. Give a pipe or a file"):
         LineTail("-")
+
+
+def test_a_byte_order_mark_is_left_out_at_the_beginning_of_any_line(tmp_path: Path) -> None:
+    source = tmp_path / "joined.jsonl"
+    source.write_bytes(b"\xef\xbb\xbf" + GOOD + b"\xef\xbb\xbf" + GOOD)
+    tail = LineTail(str(source))
+    assert tail.read_lines(1) == [GOOD, GOOD]
+    tail.close()
