@@ -12,7 +12,8 @@ from pathlib import Path
 
 from orderproof.doctor import machine, services, software
 from orderproof.doctor.check import Check
-from orderproof.job.model import ModelError, read_model
+from orderproof.job.lfs import POINTER_PROBLEM, POINTER_REMEDY, is_pointer
+from orderproof.job.model import ModelError, find_pointers, read_model
 from orderproof.job.params import load_jobs
 from orderproof.job.spec import Job, JobError
 
@@ -78,6 +79,8 @@ def _job(job: Job) -> list[Check]:
 
 
 def _model(job: Job, name: str) -> Check:
+    if pointers := find_pointers(job.model_path):
+        return _pointers(name, job.model, pointers)
     if not (job.model_path / "config.json").is_file():
         return Check(name, "fail", f"{job.model} does not exist or has no config.json", _get(f"jobs.{job.name}.model"))
     try:
@@ -96,6 +99,8 @@ def _model(job: Job, name: str) -> Check:
 
 def _prompts(job: Job, name: str) -> Check | None:
     path = job.prompts_path
+    if is_pointer(path):
+        return Check(name, "fail", f"{job.prompts} {POINTER_PROBLEM}", POINTER_REMEDY)
     if path.is_file() and path.stat().st_size:
         return None
     finding = f"{job.prompts} is {'empty' if path.is_file() else 'a folder' if path.is_dir() else 'missing'}"
@@ -103,9 +108,16 @@ def _prompts(job: Job, name: str) -> Check | None:
 
 
 def _tokenizer(job: Job, name: str) -> Check | None:
+    if job.tokenizer and (pointers := find_pointers(job.tokenizer_path)):
+        return _pointers(name, job.tokenizer, pointers)
     if job.tokenizer is None or job.tokenizer_path.is_dir():
         return None
     return Check(name, "fail", f"{job.tokenizer} does not exist", _get(f"jobs.{job.name}.tokenizer"))
+
+
+def _pointers(name: str, folder: str, pointers: list[Path]) -> Check:
+    files = ", ".join(path.name for path in pointers[:3]) + (" …" if pointers[3:] else "")
+    return Check(name, "fail", f"{folder} has Git LFS pointers in the place of {files}", POINTER_REMEDY)
 
 
 def _get(key: str) -> str:

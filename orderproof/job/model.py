@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orderproof.job.errors import OrderproofError
+from orderproof.job.lfs import POINTER_PROBLEM, POINTER_REMEDY, is_pointer
 
 # The names that published configurations use for the same three numbers, most specific first.
 EXPERTS = (
@@ -40,6 +41,9 @@ EXPERT_SIZE = (
     "intermediate_size",
 )
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+READ_WHOLE = (".json", ".jinja", ".model")  # suffixes of configuration, tokenizer and templates
+WEIGHTS = (".safetensors", ".bin", ".gguf")  # as vLLM prefers them
+MISTRALS_OWN = "consolidated"  # weights beside the same ones in the usual format
 SAMPLE_BYTES = 1 << 20  # at each end of a weight file: a whole checkpoint is too large to hash for every trial
 
 
@@ -79,8 +83,10 @@ def read_model(folder: Path, shown_as: str, adapters: Mapping[str, Path] | None 
         adapters: folders of LoRA adapters, by name: they change outputs, so they are part of the fingerprint.
 
     Raises:
-        ModelError: no folder, no config.json, one that is not a JSON object, or a file that cannot be read.
+        ModelError: no folder, no config.json, one that is not a JSON object, a Git LFS pointer in the place of
+            a file, or a file that cannot be read.
     """
+    _refuse_pointers(folder)
     config = _read_config(folder, shown_as)
     # Multimodal models keep the language model's settings one level down, but its quantisation beside them.
     text = {**config, **(config.get("text_config") or {})}
@@ -151,6 +157,7 @@ def _bytes_per_expert(config: Mapping[str, Any]) -> int | None:
 def _add_adapters(model: str, adapters: Mapping[str, Path]) -> str:
     """The fingerprint of a model together with its adapters."""
     for name, folder in adapters.items():
+        _refuse_pointers(folder)
         if not (folder / "adapter_config.json").is_file():
             raise ModelError(
                 f"{folder} is not a LoRA adapter's folder: it has no adapter_config.json. Correct "
@@ -160,13 +167,31 @@ def _add_adapters(model: str, adapters: Mapping[str, Path]) -> str:
     return hashlib.sha256("\0".join([model, *parts]).encode()).hexdigest() if parts else model
 
 
+def find_pointers(folder: Path) -> list[Path]:
+    """The files of a model, a tokenizer or an adapter that Git LFS has not fetched, by name.
+
+    Weights in a second format are often left out on purpose: they count only where no .safetensors file is there.
+    """
+    read = [path for path in sorted(folder.glob("*")) if path.suffix in READ_WHOLE + WEIGHTS]
+    pointers = [path for path in read if is_pointer(path)]
+    if any(path.suffix == WEIGHTS[0] and path not in pointers for path in read):
+        pointers = [path for path in pointers if path.suffix not in WEIGHTS[1:]]
+    return [path for path in pointers if not path.name.startswith(MISTRALS_OWN)]
+
+
+def _refuse_pointers(folder: Path) -> None:
+    if pointers := find_pointers(folder):
+        more = f" (and {len(pointers) - 1} more files)" if pointers[1:] else ""
+        raise ModelError(f"{pointers[0]}{more} {POINTER_PROBLEM}. {POINTER_REMEDY}")
+
+
 def fingerprint(folder: Path) -> str:
     """sha256 of configuration, tokenizer, and names, sizes, heads and tails of the weight files. Raises OSError."""
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
-        if path.suffix in (".json", ".jinja", ".model") and path.is_file():
+        if path.suffix in READ_WHOLE and path.is_file():
             digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-        elif path.suffix in (".safetensors", ".bin", ".gguf"):
+        elif path.suffix in WEIGHTS:
             size = path.stat().st_size
             digest.update(f"{path.name}\0{size}\0".encode())
             with open(path, "rb") as weights:

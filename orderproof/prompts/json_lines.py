@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from orderproof.job.lfs import POINTER_REMEDY, POINTER_START
+
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LINE_LIMIT_BYTES = 256 << 20  # a file without newlines must not fill the memory
 EXAMPLE = '{"id": "a", "text": "…"}'
@@ -82,6 +84,8 @@ _CUT_OFF = "the last line is cut off: no newline ends it and its JSON is unfinis
 
 
 def _remedy(text: str) -> str:
+    if text.startswith(POINTER_START.decode()):
+        return f"It is the first line of a Git LFS pointer. {POINTER_REMEDY}"
     if text.startswith("["):
         return "JSON lines hold one object per line; from an array: jq -c '.[]' IN > OUT"
     return f"Write one object per line, such as {EXAMPLE}"

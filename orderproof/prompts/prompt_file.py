@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from orderproof.job.lfs import POINTER_PROBLEM, POINTER_REMEDY, is_pointer
 from orderproof.prompts import openai_batch
 from orderproof.prompts.json_lines import EXAMPLE, parse_object, read_lines
 from orderproof.prompts.prompt import (
@@ -55,7 +56,7 @@ def read_prompts(
 
 
 def check_prompt_file(path: Path) -> None:
-    """Raise PromptError for a path that is no prompts file by its name, or is not there."""
+    """Raise PromptError for a path that is no prompts file by its name, is not there, or is a Git LFS pointer."""
     _checked_suffix(path)
 
 
@@ -109,6 +110,8 @@ def _checked_suffix(path: Path) -> str:
     if suffix not in _FORMATS:
         remedy = "Give JSON lines, one object per line, named .jsonl, or Parquet named .parquet"
         raise PromptError(path, f"is of an unknown kind ({suffix or 'no extension'})", remedy, flaw="file")
+    if is_pointer(path):
+        raise PromptError(path, POINTER_PROBLEM, POINTER_REMEDY, flaw="file")
     return suffix
 
 

@@ -11,10 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from orderproof.job.spec import Job
+from orderproof.job.lfs import POINTER_REMEDY
+from orderproof.job.model import ModelError, find_pointers
+from orderproof.job.sampling import max_model_len
+from orderproof.job.spec import Job, JobError
 from orderproof.prompts.prompt import Prompt, PromptError, shown
 
 BATCH_PROMPTS = 2048  # tokenized at once
+LONG_CHARACTERS = 8  # per token of the model's length: a text that is longer is tokenized in part first
+CLEARLY_TOO_LONG = 2  # model's lengths: with more tokens in a beginning, how its last word is cut does not matter
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +79,8 @@ class Tokenizer:
     """A job's tokenizer, loaded once: prompts → text and token ids as vLLM would make them.
 
     Plain text gets special tokens, chat templates contain their own. Only local files are read, and no code from the
-    model's folder is run.
+    model's folder is run. Of a text that is much too long for the model, such as 50 MB in a line, only a beginning is
+    rendered and tokenized that is too long as well: the rest would take minutes.
 
     Raises:
         PromptError: its folder does not exist.
@@ -95,12 +101,33 @@ class Tokenizer:
         Raises:
             PromptError: the tokenizer is not usable, or its template refuses messages.
         """
-        texts = [self.render(prompt) for prompt in prompts]
-        return texts, _encode(self._tokenizer, texts, [isinstance(prompt.text, str) for prompt in prompts])
+        plain = [isinstance(prompt.text, str) for prompt in prompts]
+        texts = [self._shortened(self.render(prompt)) for prompt in prompts]
+        return texts, _encode(self._tokenizer, texts, plain)
 
     def render(self, prompt: Prompt) -> str:
         """The prompt's text; chat messages through the model's template. Raises PromptError if it refuses them."""
         return prompt.text if isinstance(prompt.text, str) else _render(self.job, self._tokenizer, prompt)
+
+    def _shortened(self, text: str) -> str:
+        """The text, or a beginning of it that is clearly too long for the model as well."""
+        if self._limit is None:
+            return text
+        characters = LONG_CHARACTERS * self._limit
+        while characters < len(text):
+            (ids,) = _encode(self._tokenizer, [text[:characters]], [True])
+            if len(ids) > CLEARLY_TOO_LONG * self._limit:
+                return text[:characters]
+            characters *= 2
+        return text
+
+    @functools.cached_property
+    def _limit(self) -> int | None:
+        """Tokens of the longest sequence; None: not known."""
+        try:
+            return max_model_len(self.job)
+        except (JobError, ModelError):
+            return None
 
     @functools.cached_property
     def _tokenizer(self) -> Any:
@@ -164,6 +191,9 @@ def _load(job: Job) -> Any:
 
 def _unusable(job: Job, problem: str) -> PromptError:
     folder = job.tokenizer_path
+    if pointers := [path.name for path in find_pointers(folder)]:
+        problem = f"has Git LFS pointers in the place of {', '.join(pointers[:3])}"
+        return PromptError(folder, problem, POINTER_REMEDY, flaw="file")
     remedy = (
         f"Download the model with: hf download ORGANISATION/MODEL --local-dir {folder}; "
         f"or correct `model` (or `tokenizer`) of jobs.{job.name} in params.yaml"

@@ -10,7 +10,7 @@ import numpy as np
 from orderproof.job.sampling import asked_tokens, max_model_len
 from orderproof.job.spec import Job
 from orderproof.prompts.prompt import PromptError, row_word
-from orderproof.prompts.tokenization import TokenizedPrompts
+from orderproof.prompts.tokenization import CLEARLY_TOO_LONG, TokenizedPrompts
 from orderproof.validation.checks import SHOWN_ROWS, Check, is_true
 
 if TYPE_CHECKING:
@@ -128,7 +128,8 @@ def build_checks(job: Job, flaws: Flaws) -> list[Check]:
             remedy="Shorten the prompts, ask for fewer tokens (sampling.max_tokens), "
             f"or raise engine.args.max_model_len of jobs.{job.name}",
             detail=lambda r: (
-                f"{r['prompt_tokens']} tokens and {_asked(r['asked_tokens'])} for the output exceed {limit}"
+                f"{_counted(r['prompt_tokens'], limit)} tokens and {_asked(r['asked_tokens'])} for the output "
+                f"exceed {limit}"
             ),
         ),
         *([label_check] if job.order.method == "label" else []),
@@ -137,6 +138,10 @@ def build_checks(job: Job, flaws: Flaws) -> list[Check]:
 
 def _first_use(word: str) -> Callable[[Mapping[str, Any]], str]:
     return lambda r: "first use" if r["row"] == r["first_with_id"] else f"first on {word} {r['first_with_id']}"
+
+
+def _counted(tokens: int, limit: int) -> str:
+    return f"more than {limit}" if tokens > CLEARLY_TOO_LONG * limit else str(tokens)
 
 
 def _asked(tokens: int | None) -> str:

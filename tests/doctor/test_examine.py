@@ -12,6 +12,7 @@ import pytest
 
 from orderproof.doctor.examine import examine
 from tests.support.doctor_project import DENSE, make_model, only, write_params
+from tests.support.lfs import POINTER
 
 
 def test_every_part_is_examined_and_every_fault_says_what_to_do(root: Path) -> None:
@@ -78,6 +79,8 @@ def test_a_dense_model_is_a_warning(root: Path) -> None:
         (lambda root: (root / "data/p.jsonl").write_text(""), "data/p.jsonl is empty"),
         (lambda root: write_params(root, prompts="data"), "data is a folder"),
         (lambda root: write_params(root, tokenizer="t"), "t does not exist"),
+        (lambda root: (root / "data/p.jsonl").write_bytes(POINTER), "data/p.jsonl is a Git LFS pointer"),
+        (lambda root: (root / "m/model.safetensors").write_bytes(POINTER), "LFS pointers in the place of model.safet"),
         (lambda root: (root / "m/config.json").unlink(), "m does not exist"),
         (lambda root: make_model(root / "m", "{"), "config.json is not JSON"),
     ],
@@ -87,3 +90,12 @@ def test_what_a_job_misses_is_named(root: Path, spoil: Any, finding: str) -> Non
     check = only(root, "job it")
     assert check.state == "fail"
     assert finding in check.finding
+
+
+def test_a_file_that_git_lfs_has_not_fetched_is_to_be_pulled(root: Path) -> None:
+    for pointer, tokenizer in (("m/model.safetensors", None), ("t/tokenizer.json", "t")):
+        (root / pointer).parent.mkdir(exist_ok=True)
+        (root / pointer).write_bytes(POINTER)
+        write_params(root, **({"tokenizer": tokenizer} if tokenizer else {}))
+        assert "git lfs pull" in only(root, "job it").remedy
+        (root / pointer).unlink()

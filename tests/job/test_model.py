@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orderproof.job.model import SAMPLE_BYTES, ModelError, ModelFacts, MoeFacts, read_model
+from tests.support.lfs import POINTER
 
 # As published: only the fields that matter here.
 QWEN3_MOE = {
@@ -282,3 +284,32 @@ def test_a_folder_that_is_no_adapter_is_named(tmp_path: Path) -> None:
 
 def test_a_readme_leaves_the_fingerprint_alone(tmp_path: Path) -> None:
     assert fingerprint(tmp_path / "a") == fingerprint(tmp_path / "b", README__md=b"hello")
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        ({"model__safetensors": POINTER}, "model.safetensors"),
+        ({"model__safetensors": b"w", "tokenizer__json": POINTER}, "tokenizer.json"),
+        ({"a__bin": POINTER, "b__bin": POINTER}, "a.bin (and 1 more files)"),
+    ],
+)
+def test_weights_and_tokenizers_that_git_lfs_has_not_fetched_are_refused(
+    tmp_path: Path, files: dict[str, bytes], named: str
+) -> None:
+    make_model(tmp_path / "a", QWEN3_MOE, **files)
+    with pytest.raises(ModelError, match=re.escape(named) + r" is a Git LFS pointer.*git lfs pull"):
+        read_model(tmp_path / "a", "it")
+
+
+def test_weights_in_a_format_that_is_not_loaded_need_not_be_fetched(tmp_path: Path) -> None:
+    make_model(tmp_path / "a", QWEN3_MOE, model__safetensors=b"w", pytorch_model__bin=POINTER)
+    (tmp_path / "a" / "consolidated.00.safetensors").write_bytes(POINTER)
+    assert read_model(tmp_path / "a", "it").moe
+
+
+def test_an_adapter_that_git_lfs_has_not_fetched_is_refused(tmp_path: Path) -> None:
+    fingerprint(tmp_path / "a")
+    make_model(tmp_path / "x", QWEN3_MOE, adapter_model__safetensors=POINTER)
+    with pytest.raises(ModelError, match=r"x/adapter_model.safetensors is a Git LFS pointer"):
+        read_model(tmp_path / "a", "it", {"x": tmp_path / "x"})

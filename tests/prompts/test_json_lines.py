@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from orderproof.prompts import json_lines
 from orderproof.prompts.prompt_file import read_prompts
+from tests.support.lfs import POINTER
 from tests.support.prompt_files import GOOD, refusal, write
 
 
@@ -77,6 +78,7 @@ def test_a_broken_last_line_that_is_not_torn_is_not_called_cut_off(tmp_path: Pat
         (b'[{"id": "b"}]', "a list instead of an object", "jq -c"),
         (b"[", "not JSON", "jq -c"),
         (b'"text"', "text instead of an object", "one object per line"),
+        (POINTER.splitlines()[0], "not JSON", "git lfs pull"),
         (b"null", "null instead of an object", "one object per line"),
         (b'{"id": "b", "text": "caf\xe9"}', "byte 0xe9, 25 bytes into the line, is not UTF-8", "iconv -f latin1"),
         (b'{"id": "b", "text": "x", "reference": NaN}', "NaN", "Correct"),

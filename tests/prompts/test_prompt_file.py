@@ -12,6 +12,7 @@ import pytest
 
 from orderproof.prompts.prompt import PromptError
 from orderproof.prompts.prompt_file import read_prompts
+from tests.support.lfs import POINTER
 from tests.support.prompt_files import GOOD, line, parquet, refusal, write
 
 
@@ -158,3 +159,10 @@ def test_a_listener_hears_of_every_flaw_and_reading_goes_on(tmp_path: Path) -> N
     kept = list(read_prompts(write(tmp_path, content), flaws.append))
     assert [p.id for p in kept] == ["a", "c"]
     assert [(flaw.row, flaw.flaw) for flaw in flaws] == [(2, "row"), (3, "text"), (4, "id"), (6, "row")]
+
+
+@pytest.mark.parametrize("name", ["prompts.jsonl", "prompts.parquet"])
+def test_prompts_that_git_lfs_has_not_fetched_are_refused(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path, POINTER, name)
+    with pytest.raises(PromptError, match=r"Git LFS pointer.*git lfs pull"):
+        read_prompts(path)

@@ -11,8 +11,9 @@ import pytest
 from orderproof.prompts.prompt import PromptError
 from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.tokenization import TokenizedPrompts, tokenize
+from tests.support.lfs import POINTER
 from tests.support.prompt_files import CHAT, GOOD, line, write
-from tests.support.tiny_tokenizer import TEMPLATE, job_of, save_model
+from tests.support.tiny_tokenizer import MODEL_TOKENS, TEMPLATE, job_of, save_model
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +114,26 @@ def test_a_model_that_would_run_code_of_its_own_is_refused(tmp_path: Path) -> No
     with pytest.raises(PromptError, match="holds no usable tokenizer"):
         tokenized(folder, tmp_path, GOOD)
     assert not proof.exists()
+
+
+def test_a_tokenizer_that_git_lfs_has_not_fetched_is_to_be_pulled(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "tokenizer.json").write_bytes(POINTER)
+    with pytest.raises(PromptError, match=r"pointers in the place of tokenizer\.json.*git lfs pull"):
+        tokenized(model, tmp_path, GOOD, tokenizer="t")
+
+
+@pytest.mark.parametrize("text", ["word " * 100_000, [*CHAT[:1], {"role": "user", "content": "word " * 100_000}]])
+def test_of_a_prompt_that_cannot_fit_only_a_beginning_is_tokenized(model: Path, tmp_path: Path, text: Any) -> None:
+    prompts = tokenized(model, tmp_path, line(id="a", text=text) + line(id="b", text="x" * MODEL_TOKENS))
+    assert prompts.lengths.tolist() == [prompts.lengths[0], MODEL_TOKENS + 1]
+    assert 2 * MODEL_TOKENS < prompts.lengths[0] < 40 * MODEL_TOKENS
+    assert len(prompts.texts(0)) < 40 * MODEL_TOKENS
+
+
+def test_a_long_text_of_few_tokens_is_tokenized_as_a_whole(tmp_path: Path) -> None:
+    save_model(tmp_path, spaces=False)
+    content = line(id="a", text=" " * 10_000 + "x")
+    prompts = tokenized(tmp_path, tmp_path, content)
+    assert prompts.lengths.tolist() == [2]
+    assert len(prompts.texts(0)) == 10_001

@@ -16,14 +16,16 @@ TEMPLATE = (
 )
 
 
-def save_model(folder: Path, chat_template: str | None = None) -> None:
-    """Write config.json and the tokenizer's files."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+def save_model(folder: Path, chat_template: str | None = None, *, spaces: bool = True) -> None:
+    """Write config.json and the tokenizer's files; without `spaces` a text loses them before it is tokenized."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({START: 0, **{byte: i for i, byte in enumerate(alphabet, 1)}}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    if not spaces:
+        tokenizer.normalizer = normalizers.Replace(" ", "")
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.post_processor = processors.TemplateProcessing(single=f"{START} $A", special_tokens=[(START, 0)])
     saved = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=START)
