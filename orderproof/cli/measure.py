@@ -84,10 +84,12 @@ def demote(
 ) -> None:
     """Go back to the file's own order. Evidence is kept."""
     from orderproof.prompts.prompt_file import read_prompts
+    from orderproof.prompts.request_defaults import RequestDefaults
     from orderproof.runs import promotion, recorder
 
     demoted = load_job(params, job)
-    record = promotion.demote(demoted, [prompt.id for prompt in read_prompts(demoted.prompts_path)], reason)
+    prompts = read_prompts(demoted.prompts_path, defaults=RequestDefaults(demoted))
+    record = promotion.demote(demoted, [prompt.id for prompt in prompts], reason)
     notes = recorder.record_again(demoted, record.headline)
     if demoted.lossy_k0 is not None:
         notes.append(
@@ -104,10 +106,12 @@ def validate(job: Name, params: Params = PARAMS, as_json: Json = False) -> None:
     from orderproof.validation.validate import validate_prompts
 
     checked = checked_job(params, job)
+    log_to_standard_error()
     folder = checked.root / "reports" / checked.name / "validation"
     prompts = validate_prompts(checked, folder)
     tokens = int(prompts.offsets[-1])
-    answer = {"job": job, "valid": True, "prompts": len(prompts), "prompt_tokens": tokens, "folder": str(folder)}
+    answer = {"job": job, "valid": True, "prompts": len(prompts), "prompt_tokens": tokens, "folder": str(folder),
+              "notices": list(prompts.notices)}  # fmt: skip
     lines = [
         f"{checked.prompts}: {len(prompts)} prompts, {tokens} tokens, all valid",
         f"report: {folder / 'validation'}",

@@ -21,6 +21,15 @@ REFUSED_SAMPLING = {
     "output_kind": "Only finished outputs are delivered: leave it out",
 }
 
+# All members of vLLM's SamplingParams that a request may set: as columns of a prompt file they would have no effect.
+SAMPLING_NAMES = frozenset({
+    "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k", "min_p",
+    "seed", "stop", "stop_token_ids", "ignore_eos", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs",
+    "detokenize", "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output",
+    "structured_outputs", "logit_bias", "allowed_token_ids", "bad_words", "thinking_token_budget",
+    "repetition_detection", "extra_args",
+})  # fmt: skip
+
 Samplings = Iterable[Mapping[str, Any] | None]  # each prompt's own
 
 

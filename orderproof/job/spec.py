@@ -65,6 +65,7 @@ def _check_json(settings: dict[str, Any]) -> dict[str, Any]:
 # A number is text to a process: `VARIABLE: 1`, `--port 8000`.
 _Word = Annotated[str, Field(strict=False), AfterValidator(_check_argument)]
 _Variable = Annotated[str, AfterValidator(_check_variable)]
+_Column = Annotated[str, Field(min_length=1)]
 _Verbatim = Annotated[dict[str, Any], AfterValidator(_check_json)]  # names and values of another tool
 
 
@@ -174,12 +175,22 @@ class GenerateSpec(_Strict):
     when_running: Literal["wait", "refuse"] = "wait"  # while another run of the same job is active
 
 
+class ColumnsSpec(_Strict):
+    """Names of the columns in the prompts file; None: the usual name."""
+
+    id: _Column | None = None  # by default `id`, or the row's number where there is none
+    text: _Column | None = None  # by default the first of `text`, `messages`, `prompt` and `conversations`
+    label: _Column | None = None
+    reference: _Column | None = None
+
+
 class Job(_Strict):
     """One offline batch: prompts, model, engine, candidate order and how it is measured."""
 
     name: str
     root: Annotated[Path, Field(strict=False)]  # the folder of params.yaml; every relative path starts there
     prompts: str
+    columns: ColumnsSpec = ColumnsSpec()
     model: str
     tokenizer: str | None = None  # folder of the tokenizer; None: the model's
     chat_template_args: _Verbatim = {}

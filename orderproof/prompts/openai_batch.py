@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from orderproof.job.sampling import VLLM_MAX_TOKENS
+from orderproof.job.spec import ColumnsSpec
 from orderproof.job.spelling import did_you_mean
 from orderproof.prompts.json_lines import Fail, kind_of
+from orderproof.prompts.layout import remarks_on_unread
 from orderproof.prompts.openai_body import CHAT, COMPLETIONS, sampling_of, template_arguments
 from orderproof.prompts.prompt import (
     Messages,
     Prompt,
     PromptError,
-    check_field_names,
     check_id,
     check_messages,
     check_text,
@@ -24,7 +25,7 @@ from orderproof.prompts.prompt import (
 )
 from orderproof.prompts.request_defaults import RequestDefaults
 
-FIELDS = ("custom_id", "method", "url", "body", "label", "reference")
+FIELDS = ("custom_id", "method", "url", "body")
 NOT_BESIDE_A_BODY = {
     "text": "in `body.messages` or `body.prompt`",
     "sampling": "in `body`",
@@ -34,12 +35,20 @@ NOT_BESIDE_A_BODY = {
 MESSAGE_KEYS = ("role", "content", "name")
 
 
-def is_request(record: Mapping[str, Any]) -> bool:
-    """Whether a row has the batch format, by its fields and not by the file's name."""
-    return "custom_id" in record and "text" not in record
+def is_request(names: Collection[str]) -> bool:
+    """Whether a row with these fields has the batch format, whatever the file's name is."""
+    return "custom_id" in names and "text" not in names
 
 
-def prompt_of(path: Path, number: int, record: Mapping[str, Any], defaults: RequestDefaults | None) -> Prompt:
+def remarks(names: Collection[str], columns: ColumnsSpec) -> Iterator[str]:
+    """What is to be said of the fields beside a row's body."""
+    read = (*FIELDS, columns.label or "label", columns.reference or "reference")
+    return remarks_on_unread(names, read, "in `body`")
+
+
+def prompt_of(
+    path: Path, number: int, record: Mapping[str, Any], defaults: RequestDefaults | None, columns: ColumnsSpec
+) -> Prompt:
     """Check a row and make it a prompt.
 
     Args:
@@ -51,7 +60,6 @@ def prompt_of(path: Path, number: int, record: Mapping[str, Any], defaults: Requ
     fail: Fail = functools.partial(PromptError, path, row=number)
     id = check_id(record, "custom_id", fail)
     fail = functools.partial(fail, id=id)
-    check_field_names(record, fail, FIELDS)
     for field, where in NOT_BESIDE_A_BODY.items():
         if field in record:
             raise fail(f"`{field}` is beside `body`", f"In a batch file write it {where}")
@@ -60,9 +68,9 @@ def prompt_of(path: Path, number: int, record: Mapping[str, Any], defaults: Requ
     return Prompt(
         id=id,
         text=_messages(body, fail) if endpoint == CHAT else _plain(body, fail),
-        label=optional_text(record, "label", fail),
+        label=optional_text(record, columns.label or "label", fail),
         sampling=_complete(sampling, endpoint, defaults) or None,
-        reference=optional_text(record, "reference", fail),
+        reference=optional_text(record, columns.reference or "reference", fail),
         line=number,
         lora=_adapter(body, defaults, fail),
         chat_template_args=template_arguments(body, fail) if endpoint == CHAT else None,

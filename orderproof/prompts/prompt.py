@@ -5,25 +5,26 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from orderproof.job.errors import OrderproofError
 from orderproof.job.sampling import MAX_COUNT, REFUSED_SAMPLING, is_count
-from orderproof.job.spelling import did_you_mean, nearest
+from orderproof.job.spelling import did_you_mean
+from orderproof.prompts.chats import chat_in, with_roles
 from orderproof.prompts.json_lines import Fail, kind_of
+from orderproof.prompts.layout import NATIVE, Layout, resembled
 from orderproof.prompts.request_defaults import RequestDefaults
 
-FIELDS = ("id", "text", "label", "sampling", "reference", "lora")
 SHOWN_CHARACTERS = 60  # of an id or value in a message
 
-_FIELD_SET = frozenset(FIELDS)
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # control characters, line ends, surrogates
 _BROKEN_TEXT = re.compile("[\x00\ud800-\udfff]")  # what no tokenizer should get: NUL and halves of surrogate pairs
 
 Messages = tuple[Mapping[str, str], ...]
+Notice = Callable[[str], None]  # gets what should be known about a row that is used
 Flaw = Literal["file", "row", "id", "text"]
 
 
@@ -74,38 +75,40 @@ class Prompt:
     endpoint: str | None = None  # of a row of a batch file, such as /v1/chat/completions; None: a plain row
 
 
-def prompt_of(path: Path, number: int, record: Mapping[str, Any], defaults: RequestDefaults | None = None) -> Prompt:
+def prompt_of(
+    path: Path,
+    number: int,
+    record: Mapping[str, Any],
+    defaults: RequestDefaults | None = None,
+    layout: Layout = NATIVE,
+    notice: Notice = lambda _: None,
+) -> Prompt:
     """Check a row and make it a prompt.
 
     Args:
         defaults: of the job; None: the row belongs to no job, and any adapter may be named.
+        layout: the columns of the fields.
 
     Raises:
         PromptError: the first thing wrong.
     """
     fail: Fail = functools.partial(PromptError, path, row=number)
-    if not record.keys() <= _FIELD_SET:
-        check_field_names(record, fail)
-    id = check_id(record, "id", fail)
+    id = _number_as_id(number, record, fail) if layout.id is None else check_id(record, layout.id, fail)
     fail = functools.partial(fail, id=id)
+    job = defaults.job if defaults else None
+    needs_label = not job or job.order.method == "label" or job.columns.label is not None
+    needs_reference = not job or job.measure.scorer is not None or job.columns.reference is not None
+    reference = _text_if_needed(record, layout.reference, needs_reference, fail, notice)
+    text, answer = _text(record, layout.text, reference, fail, notice)
     return Prompt(
         id=id,
-        text=_text(record, fail),
-        label=optional_text(record, "label", fail),
+        text=text,
+        label=_text_if_needed(record, layout.label, needs_label, fail, notice),
         sampling=_sampling(record, fail),
-        reference=optional_text(record, "reference", fail),
+        reference=reference or answer,
         line=number,
         lora=_lora(record, defaults, fail) if "lora" in record else None,
     )
-
-
-def check_field_names(names: Iterable[str], fail: Fail, fields: tuple[str, ...] = FIELDS) -> None:
-    """Other fields are allowed, but one that looks like a known field that is absent is a mistake."""
-    names = list(names)
-    for name in names:
-        near = nearest(name.lower(), [f for f in fields if f not in names], cutoff=0.8)
-        if near and name not in fields:
-            raise fail(f"`{name}` is not a field: did you mean {near!r}?", "Rename it, or leave it out")
 
 
 def check_id(record: Mapping[str, Any], field: str, fail: Fail) -> str:
@@ -124,16 +127,40 @@ def check_id(record: Mapping[str, Any], field: str, fail: Fail) -> str:
     return value
 
 
-def _text(record: Mapping[str, Any], fail: Fail) -> str | Messages:
-    value = record.get("text")
+def _number_as_id(number: int, record: Mapping[str, Any], fail: Fail) -> str:
+    if record.get("id") is not None:
+        raise fail("has an `id`, and the first row has none", "Give every row its own id, or none", flaw="id")
+    return str(number)
+
+
+def _text(
+    record: Mapping[str, Any], name: str, reference: str | None, fail: Fail, notice: Notice
+) -> tuple[str | Messages, str | None]:
+    """The prompt, and the answer to it that the file has as the last message of the chat."""
+    value = record.get(name)
     if value is None:
-        problem = "`text` is null" if "text" in record else f"has no `text`{list_fields(record)}"
-        raise fail(problem, "Give the prompt its text, or leave the row out", flaw="text")
+        raise fail(_missing(record, name), "Give the prompt its text, or leave the row out", flaw="text")
+    holds_answers = name != "text"
+    if isinstance(value, str) and (chat := chat_in(value)):
+        notice(f"`{name}` is a chat as JSON text: it is sent as chat messages")
+        value, holds_answers = chat, True
     if isinstance(value, list):
-        return check_messages(value, fail)
+        messages = check_messages(with_roles(value, fail), fail)
+        if not holds_answers or messages[-1]["role"] != "assistant":
+            return messages, None
+        taken = "left out" if reference is not None else "left out and taken as `reference`"
+        notice(f"the last message of `{name}` is the assistant's: it is {taken}")
+        return check_messages(list(messages[:-1]), fail), messages[-1]["content"] or None
     if not isinstance(value, str):
-        raise fail(f"`text` must be text or a list of messages, not {kind_of(value)}", "Write it as a JSON string")
-    return check_text(value, "`text`", fail)
+        raise fail(f"`{name}` must be text or a list of messages, not {kind_of(value)}", "Write it as a JSON string")
+    return check_text(value, f"`{name}`", fail), None
+
+
+def _missing(record: Mapping[str, Any], name: str) -> str:
+    if name in record:
+        return f"`{name}` is null"
+    near = next((other for other in record if resembled(other, (name,))), None)
+    return f"has no `{name}`" + (f": did you mean {near!r}?" if near else list_fields(record))
 
 
 def check_text(value: Any, name: str, fail: Fail) -> str:
@@ -178,6 +205,17 @@ def optional_text(record: Mapping[str, Any], field: str, fail: Fail) -> str | No
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise fail(f"`{field}` must be text or a number, not {kind_of(value)}", "Correct it or leave it out")
     return _check_characters(str(value), f"`{field}`", fail)
+
+
+def _text_if_needed(record: Mapping[str, Any], field: str, needed: bool, fail: Fail, notice: Notice) -> str | None:
+    """`optional_text`; of a field that the job does not use, another value is no mistake."""
+    try:
+        return optional_text(record, field, fail)
+    except PromptError:
+        if needed:
+            raise
+        notice(f"`{field}` is neither text nor a number: this job does not use it")
+        return None
 
 
 def _lora(record: Mapping[str, Any], defaults: RequestDefaults | None, fail: Fail) -> str | None:

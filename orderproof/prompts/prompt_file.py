@@ -16,43 +16,40 @@ import pyarrow.parquet as pq
 
 from orderproof.job.lfs import POINTER_PROBLEM, POINTER_REMEDY, is_pointer
 from orderproof.prompts import openai_batch
-from orderproof.prompts.json_lines import EXAMPLE, parse_object, read_lines
-from orderproof.prompts.prompt import (
-    FIELDS,
-    Prompt,
-    PromptError,
-    check_field_names,
-    list_fields,
-    prompt_of,
-    row_word,
-)
+from orderproof.prompts.json_lines import EXAMPLE, read_lines
+from orderproof.prompts.prompt import Prompt, PromptError, list_fields
 from orderproof.prompts.request_defaults import RequestDefaults
+from orderproof.prompts.row_reader import RowReader
 
 PARQUET_BATCH_ROWS = 1024
 
-Rows = Iterator[tuple[int, Any]]
-Decode = Callable[[Path, int, Any], Mapping[str, Any]]
+# A file and its reader → the prompt of each row, or what is wrong with the row.
+Rows = Callable[[Path, RowReader], Iterator[Prompt | PromptError]]
 
 
 def read_prompts(
-    path: Path, on_flaw: Callable[[PromptError], None] | None = None, defaults: RequestDefaults | None = None
+    path: Path,
+    on_flaw: Callable[[PromptError], None] | None = None,
+    defaults: RequestDefaults | None = None,
+    on_notice: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Prompt]:
     """Stream the prompts of a file in constant memory, in the file's order.
 
     Ids are not compared, since that needs them all in memory. Integers are accepted as ids, labels and references in
-    their decimal text. Fields other than FIELDS are left out, unless they look like a misspelled one.
+    their decimal text. Columns that are no field of a prompt are left out.
 
     Args:
         path: a .jsonl file (UTF-8, with or without a byte order mark, LF or CRLF; plain rows, or those of OpenAI's
             batch format) or a .parquet file.
         on_flaw: gets each flaw of a row, or that there are no rows, and reading goes on; by default the first raises.
         defaults: of the job; None: the rows belong to no job.
+        on_notice: gets, at the end, what should be known about rows that are used, such as columns that are not read.
 
     Raises:
         PromptError: at once if the file cannot be opened, later if it or a row cannot be read.
     """
-    rows, decode = _FORMATS[_checked_suffix(path)]
-    return _prompts(path, rows(path), decode, on_flaw or _raise, defaults)
+    rows = _FORMATS[_checked_suffix(path)]
+    return _prompts(path, rows, RowReader(path, defaults), on_flaw or _raise, on_notice)
 
 
 def check_prompt_file(path: Path) -> None:
@@ -69,35 +66,6 @@ def json_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
             )
     except OSError as error:
         raise PromptError(path, f"cannot be read: {error.strerror}", "Check the file", flaw="file") from None
-
-
-def prompt_of_line(path: Path, number: int, line: bytes, defaults: RequestDefaults | None = None) -> Prompt:
-    """One line of JSON lines → its prompt. Raises PromptError at the first thing wrong."""
-    return prompt_of_record(path, number, _decode_json(path, number, line), defaults)
-
-
-def prompt_of_record(
-    path: Path, number: int, record: Mapping[str, Any], defaults: RequestDefaults | None = None
-) -> Prompt:
-    """A row of either format → its prompt. Raises PromptError at the first thing wrong."""
-    make = openai_batch.prompt_of if openai_batch.is_request(record) else prompt_of
-    return make(path, number, record, defaults)
-
-
-class FormatCheck:
-    """Passes a file's prompts on. Raises PromptError at the first row of another format than the first row's."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.first: Prompt | None = None
-
-    def __call__(self, prompt: Prompt) -> Prompt:
-        self.first = self.first or prompt
-        if (prompt.endpoint is None) != (self.first.endpoint is None):
-            names = ("plain", "batch") if self.first.endpoint else ("batch", "plain")
-            problem = f"is a {names[0]} row, and {row_word(self.path)} {self.first.line} is a {names[1]} row"
-            raise PromptError(self.path, problem, "Keep them in two files", row=prompt.line, id=prompt.id)
-        return prompt
 
 
 def _checked_suffix(path: Path) -> str:
@@ -122,52 +90,65 @@ def _raise(error: PromptError) -> None:
 def _prompts(
     path: Path,
     rows: Rows,
-    decode: Decode,
+    reader: RowReader,
     on_flaw: Callable[[PromptError], None],
-    defaults: RequestDefaults | None,
+    on_notice: Callable[[str], None],
 ) -> Iterator[Prompt]:
-    number, check_format = 0, FormatCheck(path)
-    for number, raw in rows:
-        try:
-            prompt = check_format(prompt_of_record(path, number, decode(path, number, raw), defaults))
-        except PromptError as error:
-            on_flaw(error)
+    empty = True
+    for prompt in rows(path, reader):
+        empty = False
+        if isinstance(prompt, PromptError):
+            on_flaw(prompt)
         else:
             yield prompt
-    if not number:
+    if empty:
         problem = "is empty" if not path.stat().st_size else "holds no prompts, only blank lines or an empty table"
         on_flaw(PromptError(path, problem, f"Give at least one prompt, such as {EXAMPLE}", flaw="file"))
+    for line in reader.notices.lines(path):
+        on_notice(line)
 
 
-def _json_rows(path: Path) -> Rows:
-    return ((number, line) for number, _, line in json_lines(path))
+def _json_rows(path: Path, reader: RowReader) -> Iterator[Prompt | PromptError]:
+    for number, _, line in json_lines(path):
+        try:
+            yield reader.read_line(number, line)
+        except PromptError as flaw:
+            yield flaw
 
 
-def _decode_json(path: Path, number: int, line: bytes) -> Mapping[str, Any]:
-    return parse_object(line, functools.partial(PromptError, path, row=number))
-
-
-def _parquet_rows(path: Path) -> Rows:
+def _parquet_rows(path: Path, reader: RowReader) -> Iterator[Prompt | PromptError]:
     number = 0
     try:
         with pq.ParquetFile(path, buffer_size=1 << 20) as source:
             names = source.schema_arrow.names
-            fail = functools.partial(PromptError, path, flaw="file")
-            check_field_names(names, fail)
-            for name in ("id", "text"):
-                if name not in names:
-                    raise fail(f"has no column `{name}`{list_fields(names)}", "Rename or add the column")
-            known = [name for name in names if name in FIELDS]
-            for batch in source.iter_batches(PARQUET_BATCH_ROWS, columns=known):
+            columns = [name for name in names if name in _needed_columns(path, names, reader)]
+            for batch in source.iter_batches(PARQUET_BATCH_ROWS, columns=columns):
                 for record in batch.to_pylist(maps_as_pydicts="strict"):
                     number += 1
-                    yield number, record
+                    try:
+                        yield reader.read(number, _without_absent_members(record), names)
+                    except PromptError as flaw:
+                        yield flaw
     except (pa.ArrowException, OSError, UnicodeDecodeError, KeyError) as error:  # KeyError: a map repeats a key
         problem = f"is not readable as Parquet after row {number}: {' '.join(str(error).split())}"
         raise PromptError(path, problem, "Write the file again", flaw="file") from None
 
 
-def _decode_parquet(path: Path, number: int, record: Mapping[str, Any]) -> Mapping[str, Any]:
+def _needed_columns(path: Path, names: list[str], reader: RowReader) -> tuple[str, ...]:
+    """Raises PromptError if the file cannot have prompts, whatever is in its rows."""
+    if reader.is_batch(names):
+        return (*openai_batch.FIELDS, *reader.layout(names).columns)
+    layout = reader.layout(names)
+    for name in (layout.id, layout.text):
+        if name and name not in names:
+            problem = f"has no column `{name}`{list_fields(names)}"
+            raise PromptError(
+                path, problem, "Rename or add the column, or name it in `columns` of the job", flaw="file"
+            )
+    return layout.columns
+
+
+def _without_absent_members(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """A struct has the members of all rows, and null for those that a row lacks: they are left out at every depth."""
     return {name: _without_null_members(value) for name, value in record.items()}
 
@@ -179,7 +160,4 @@ def _without_null_members(value: Any) -> Any:
     return [_without_null_members(item) for item in value] if isinstance(value, list) else value
 
 
-_FORMATS: dict[str, tuple[Callable[[Path], Rows], Decode]] = {
-    ".jsonl": (_json_rows, _decode_json),
-    ".parquet": (_parquet_rows, _decode_parquet),
-}
+_FORMATS: dict[str, Rows] = {".jsonl": _json_rows, ".parquet": _parquet_rows}

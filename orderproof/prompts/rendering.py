@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orderproof.prompts.prompt import Prompt, PromptError
-from orderproof.prompts.prompt_file import prompt_of_record
+from orderproof.prompts.row_reader import RowReader
 from orderproof.prompts.tokenization import apply_template, load_tokenizer
 
 
@@ -21,9 +21,8 @@ class Rendering:
 
     def __call__(self, record: Mapping[str, Any]) -> str | None:
         """The text of a row of a prompt file, or of one with `messages`; None: no job accepts the row."""
-        chat = "messages" in record and "text" not in record
         try:
-            prompt = prompt_of_record(Path("row"), 0, {**record, "text": record["messages"]} if chat else record)
+            prompt = RowReader(Path("row")).read(0, record)
         except PromptError:
             return None
         return prompt.text if isinstance(prompt.text, str) else self._rendered(prompt)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -19,8 +20,10 @@ from orderproof.prompts.ids import id_key
 from orderproof.prompts.prompt import Prompt, PromptError, duplicate_id
 from orderproof.prompts.prompt_file import check_prompt_file, read_prompts
 from orderproof.prompts.request_defaults import RequestDefaults
-from orderproof.prompts.stored_rows import JsonRows, ParquetRows
+from orderproof.prompts.stored_rows import JsonRows, SpooledRows
 from orderproof.prompts.tokenization import BATCH_PROMPTS, Tokenizer
+
+logger = logging.getLogger(__name__)
 
 
 class PromptSource:
@@ -38,13 +41,15 @@ class PromptSource:
         self.path, self.defaults = path, defaults
         self._state = _state(path)
         check_prompt_file(path)
-        kind = ParquetRows if path.suffix.lower() == ".parquet" else JsonRows
-        self._rows: ParquetRows | JsonRows = kind(path, defaults)
+        kind = JsonRows if path.suffix.lower() == ".jsonl" else SpooledRows
+        self._rows: JsonRows | SpooledRows = kind(path, defaults)
         index = _index(path, self._rows)
         self._offsets, self._numbers, self.keys = (np.frombuffer(column, column.typecode) for column in index)
         self._check_unique()
         self.md5 = md5_of(path)
         self.check_unchanged()
+        for notice in self._rows.notices:
+            logger.warning(notice)
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -172,7 +177,7 @@ class _Ids(Sequence[str]):
         return self.source.read([row])[0].id
 
 
-def _index(path: Path, rows: JsonRows | ParquetRows) -> tuple[array.array[int], array.array[int], array.array[int]]:
+def _index(path: Path, rows: JsonRows | SpooledRows) -> tuple[array.array[int], array.array[int], array.array[int]]:
     """Offset, number and id key of every prompt. Raises the first flaw, and says how many more there are."""
     offsets, numbers, keys = array.array("q"), array.array("q"), array.array("Q")
     first, flaws = None, 0

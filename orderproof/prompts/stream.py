@@ -7,6 +7,7 @@ again, otherwise it is refused. Each prompt takes 24 bytes of memory.
 from __future__ import annotations
 
 import array
+import logging
 import os
 import threading
 import time
@@ -18,9 +19,11 @@ from types import TracebackType
 from orderproof.prompts.ids import IdSet, id_key
 from orderproof.prompts.json_lines import EXAMPLE
 from orderproof.prompts.prompt import Prompt, PromptError, duplicate_id
-from orderproof.prompts.prompt_file import FormatCheck, prompt_of_line
 from orderproof.prompts.request_defaults import RequestDefaults
+from orderproof.prompts.row_reader import RowReader
 from orderproof.prompts.tail_lines import LineTail
+
+logger = logging.getLogger(__name__)
 
 LINGER_S = 5.0
 WAIT_S = 0.1  # for the next line, between two looks at whether the engine starves
@@ -54,10 +57,10 @@ class PromptStream:
             raise PromptError(
                 Path(stream.source), "is Parquet, which cannot be streamed", "Give JSON lines", flaw="file"
             )
-        self.spool, self._linger_s, self._defaults = spool, stream.linger_s, defaults
+        self.spool, self._linger_s = spool, stream.linger_s
         self._tail = LineTail(stream.source, stream.follow_s)
         self.path = self._tail.path
-        self._check_format = FormatCheck(self.path)
+        self._reader, self._noticed = RowReader(self.path, defaults), 0
         self._offsets, self._numbers = array.array("q"), array.array("q")
         self._ids = IdSet()
         self._error: PromptError | None = None  # raised after the windows before it
@@ -167,7 +170,11 @@ class PromptStream:
         """The prompt of the next line; None: a blank line. Raises PromptError for no prompt, or a repeated id."""
         if line.isspace():
             return None
-        prompt = self._check_format(prompt_of_line(self.path, self._number + 1, line, self._defaults))
+        prompt = self._reader.read_line(self._number + 1, line)
+        if len(self._reader.notices) > self._noticed:
+            for notice in self._reader.notices.lines(self.path)[self._noticed :]:
+                logger.warning(notice)
+            self._noticed = len(self._reader.notices)
         if not self._ids.add(id_key(prompt.id)):
             first = next((p.line for p in map(self._read, range(len(self))) if p.id == prompt.id), None)
             raise duplicate_id(self.path, prompt, first)
@@ -203,7 +210,7 @@ class PromptStream:
         start = self._offsets[row]
         stop = self._offsets[row + 1] if row + 1 < len(self) else self._end
         line = os.pread(self._file, stop - start, start)
-        return prompt_of_line(self.path, self._numbers[row], line[: line.index(b"\n") + 1], self._defaults)
+        return self._reader.read_line(self._numbers[row], line[: line.index(b"\n") + 1])
 
     def _recover(self) -> None:
         """Check that the stream begins with the spooled lines; half a line that a crash left is cut off."""

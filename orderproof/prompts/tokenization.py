@@ -35,6 +35,7 @@ class TokenizedPrompts:
     tokens: np.ndarray  # int32, all prompts end to end
     offsets: np.ndarray  # int64[N + 1]: prompt i is tokens[offsets[i]:offsets[i + 1]]
     adapters: Sequence[str | None] = ()  # name of each prompt's LoRA adapter; empty: no prompt has one
+    notices: tuple[str, ...] = ()  # what should be known about rows of the file that are used
 
     def __len__(self) -> int:
         return len(self.ids)

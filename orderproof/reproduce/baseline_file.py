@@ -114,7 +114,7 @@ def _refuse_other_prompts(job: Job, path: Path, source: PromptSource) -> None:
 
 def _refuse_unusable_references(job: Job, source: PromptSource) -> None:
     scorer = job.measure.scorer
-    for prompt in read_prompts(source.path) if scorer else ():
+    for prompt in read_prompts(source.path, defaults=source.defaults) if scorer else ():
         if scorer and prompt.reference is not None:
             try:
                 score(scorer, "", prompt.reference)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,8 @@ from orderproof.validation import checks, output_suite, prompt_suite
 if TYPE_CHECKING:
     import pandas as pd
 
+logger = logging.getLogger(__name__)
+
 
 class ValidationFailed(OrderproofError):
     """Prompts or outputs that must not be used. `results` is the content of the JSON file in the folder."""
@@ -31,25 +35,28 @@ class ValidationFailed(OrderproofError):
 def validate_prompts(job: Job, folder: Path) -> TokenizedPrompts:
     """Read, tokenize and check a job's prompts; the error names all flaws of a file at once.
 
-    The folder gets validation.json, and validation/index.html where the file could be read.
+    What should be known about prompts that are used, such as columns that are not read, is logged as warnings and kept
+    in `notices`. The folder gets validation.json, and validation/index.html where the file could be read.
 
     Raises:
         ValidationFailed: a row is no prompt, an id is used twice, a prompt does not fit the model, …
         PromptError: the file or the tokenizer cannot be used at all.
         JobError: the model's length is not known.
     """
-    path, flaws = job.prompts_path, prompt_suite.Flaws()
+    path, flaws, notices = job.prompts_path, prompt_suite.Flaws(), list[str]()
     about: dict[str, Any] = {"what": "prompts", "job": job.name, "file": job.prompts}
     try:
-        prompts = tokenize(job, read_prompts(path, flaws.add, RequestDefaults(job)))
+        prompts = tokenize(job, read_prompts(path, flaws.add, RequestDefaults(job), notices.append))
     except PromptError as error:
         checks.write_findings(folder, "validation", about, str(error), None)
         raise
     frame = prompt_suite.build_frame(job, prompts, flaws)
     report = checks.run_suite("prompts", frame, prompt_suite.build_checks(job, flaws))
-    about |= {"prompts": len(prompts), "prompt_tokens": int(prompts.offsets[-1])}
+    about |= {"prompts": len(prompts), "prompt_tokens": int(prompts.offsets[-1]), "notices": notices}
+    for notice in notices:
+        logger.warning(notice)
     _conclude(folder, "validation", about, report, str(path), row_word(path))
-    return prompts
+    return dataclasses.replace(prompts, notices=tuple(notices))
 
 
 def validate_outputs(

@@ -168,7 +168,6 @@ def test_a_plain_row_may_name_an_adapter_too(tmp_path: Path) -> None:
         ({"custom_id": "", "url": CHAT, "body": {}}, "`custom_id` is empty", ""),
         (request() | {"method": "GET"}, "`method` must be POST, not 'GET'", ""),
         (request() | {"sampling": {}}, "`sampling` is beside `body`", "in `body`"),
-        (request() | {"lable": "x"}, "did you mean 'label'", "Rename"),
         ({"id": "b", "text": "plain"}, "is a plain row, and line 1 is a batch row", "two files"),
     ],
 )  # fmt: skip

@@ -133,8 +133,8 @@ def test_parquet_damaged_inside_is_refused_where_reading_stopped(tmp_path: Path)
 
 
 def test_parquet_without_a_needed_column_is_refused_once_and_not_by_row(tmp_path: Path) -> None:
-    error = refusal(parquet(tmp_path, id=["a", "b"], prompt=["x", "y"]))
-    assert error.problem == "has no column `text`; there are 'id', 'prompt'"
+    error = refusal(parquet(tmp_path, id=["a", "b"], input=["x", "y"]))
+    assert error.problem == "has no column `text`; there are 'id', 'input'"
     assert error.row is None
 
 
@@ -146,7 +146,6 @@ def test_parquet_without_a_needed_column_is_refused_once_and_not_by_row(tmp_path
         ({"id": ["a", "b"], "text": [b"x", b"y"]}, "row 1 (id 'a'): `text` must be text"),
         ({"id": [1.0, 2.0], "text": ["x", "y"]}, "row 1: `id` must be text or a whole number"),
         ({"id": pa.array([], pa.string()), "text": pa.array([], pa.string())}, "holds no prompts"),
-        ({"id": ["a"], "text": ["x"], "lable": ["y"]}, "did you mean 'label'"),
     ],
 )
 def test_rows_of_parquet_are_named_by_their_number(tmp_path: Path, columns: dict[str, Any], where: str) -> None:

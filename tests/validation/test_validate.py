@@ -116,7 +116,6 @@ def test_one_single_prompt_is_valid(validate: Any) -> None:
         ([row("a"), b'{"id": "b", "text": "caf\xe9"}\n'],
          ["not a prompt (1 of 2): line 2, byte 0xe9", "iconv -f latin1"]),
         ([row("a"), row("b", "x\0")], ["not a prompt (1 of 2): line 2 (id 'b'), `text` holds a NUL"]),
-        ([row("a"), row("b", lable="x")], ["line 2, `lable` is not a field: did you mean 'label'"]),
         ([row("a"), row("b", "x" * (LONGEST + 1))],
          [f"too long for the model (1 of 2): line 2 (id 'b'), {LONGEST + 2} tokens and 16 for the output exceed 64",
           "raise engine.args.max_model_len of jobs.tried"]),
@@ -132,6 +131,18 @@ def test_bad_prompts_are_named_by_file_line_and_id(
         assert part in message
     assert kept(tmp_path / "found")["valid"] is False
     assert kept(tmp_path / "found")["message"] == message
+
+
+def test_what_should_be_known_of_rows_that_are_used_is_kept_logged_and_shown(
+    validate: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    prompts = validate([row("a"), row("b", max_tokens=5), row("c", max_tokens=5)])
+    (notice,) = prompts.notices
+    assert "`max_tokens` is not read" in notice
+    assert "(line 2 and 1 more)" in notice
+    assert kept(tmp_path / "found")["notices"] == [notice]
+    assert notice in caplog.text
+    assert notice in _Words(page(tmp_path / "found")).text
 
 
 def test_all_flaws_of_a_file_are_named_at_once_in_one_line_each(validate: Any) -> None:

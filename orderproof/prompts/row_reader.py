@@ -1,0 +1,98 @@
+"""The rows of one file, one after another → prompts; and what is to be said about them together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from orderproof.job.spec import ColumnsSpec
+from orderproof.prompts import openai_batch
+from orderproof.prompts.json_lines import parse_object
+from orderproof.prompts.layout import Layout, find_layout
+from orderproof.prompts.prompt import Prompt, PromptError, prompt_of, row_word
+from orderproof.prompts.request_defaults import RequestDefaults
+
+Listener = Callable[[str], None]
+
+
+class Notices:
+    """What should be known about rows that are used: each remark once, with its first row and how many others."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[int, int]] = {}  # of a remark: first row, how many
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, remark: str, row: int) -> None:
+        first, count = self._rows.get(remark, (row, 0))
+        self._rows[remark] = first, count + 1
+
+    def lines(self, path: Path) -> list[str]:
+        """One line for each remark."""
+        return [
+            f"{path}: {remark} ({row_word(path)} {first}{f' and {count - 1:,} more' if count > 1 else ''})"
+            for remark, (first, count) in self._rows.items()
+        ]
+
+
+class RowReader:
+    """The first row decides the layout and the format of all; `notices` grow with every row."""
+
+    def __init__(self, path: Path, defaults: RequestDefaults | None = None) -> None:
+        """`defaults`: of the job; None: the rows belong to no job."""
+        self.path, self.defaults, self.notices = path, defaults, Notices()
+        self._columns = defaults.job.columns if defaults else ColumnsSpec()
+        self._layout: Layout | None = None
+        self._first: Prompt | None = None
+
+    def is_batch(self, names: Collection[str]) -> bool:
+        """Whether a row with these columns is a request of OpenAI's batch format."""
+        return self._columns.text is None and openai_batch.is_request(names)
+
+    def layout(self, names: Collection[str]) -> Layout:
+        """That of the file, whose first row or schema has these names."""
+        self._layout = self._layout or find_layout(names, self._columns)
+        return self._layout
+
+    def read_line(self, number: int, line: bytes) -> Prompt:
+        """One line of JSON lines → its prompt. Raises PromptError at the first thing wrong."""
+
+        def fail(problem: str, remedy: str, **more: Any) -> PromptError:
+            return PromptError(self.path, problem, remedy, row=number, **more)
+
+        return self.read(number, parse_object(line, fail))
+
+    def read(self, number: int, record: Mapping[str, Any], names: Collection[str] | None = None) -> Prompt:
+        """A row of any format → its prompt.
+
+        Args:
+            names: of all columns of the row, where `record` has only those that are read.
+
+        Raises:
+            PromptError: the first thing wrong, such as a row of another format than the first.
+        """
+        names = record.keys() if names is None else names
+
+        def notice(remark: str) -> None:
+            self.notices.add(remark, number)
+
+        if self.is_batch(names):
+            prompt = openai_batch.prompt_of(self.path, number, record, self.defaults, self._columns)
+            remarks = openai_batch.remarks(names, self._columns)
+        else:
+            layout = self.layout(names)
+            prompt = prompt_of(self.path, number, record, self.defaults, layout, notice)
+            remarks = layout.remarks(names)
+        self._check_format(prompt)
+        for remark in remarks:
+            notice(remark)
+        return prompt
+
+    def _check_format(self, prompt: Prompt) -> None:
+        first = self._first = self._first or prompt
+        if (prompt.endpoint is None) != (first.endpoint is None):
+            names = ("plain", "batch") if first.endpoint else ("batch", "plain")
+            problem = f"is a {names[0]} row, and {row_word(self.path)} {first.line} is a {names[1]} row"
+            raise PromptError(self.path, problem, "Keep them in two files", row=prompt.line, id=prompt.id)
