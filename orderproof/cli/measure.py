@@ -84,11 +84,12 @@ def demote(
 ) -> None:
     """Go back to the file's own order. Evidence is kept."""
     from orderproof.prompts.prompt_file import read_prompts
+    from orderproof.prompts.prompt_files import find_files
     from orderproof.prompts.request_defaults import RequestDefaults
     from orderproof.runs import promotion, recorder
 
     demoted = load_job(params, job)
-    prompts = read_prompts(demoted.prompts_path, defaults=RequestDefaults(demoted))
+    prompts = read_prompts(find_files(demoted), defaults=RequestDefaults(demoted))
     record = promotion.demote(demoted, [prompt.id for prompt in prompts], reason)
     notes = recorder.record_again(demoted, record.headline)
     if demoted.lossy_k0 is not None:
@@ -113,7 +114,7 @@ def validate(job: Name, params: Params = PARAMS, as_json: Json = False) -> None:
     answer = {"job": job, "valid": True, "prompts": len(prompts), "prompt_tokens": tokens, "folder": str(folder),
               "notices": list(prompts.notices)}  # fmt: skip
     lines = [
-        f"{checked.prompts}: {len(prompts)} prompts, {tokens} tokens, all valid",
+        f"{checked.prompts_name}: {len(prompts)} prompts, {tokens} tokens, all valid",
         f"report: {folder / 'validation'}",
     ]
     print_answer(answer, as_json, lines)

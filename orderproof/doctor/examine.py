@@ -12,10 +12,12 @@ from pathlib import Path
 
 from orderproof.doctor import machine, services, software
 from orderproof.doctor.check import Check
-from orderproof.job.lfs import POINTER_PROBLEM, POINTER_REMEDY, is_pointer
+from orderproof.job.lfs import POINTER_REMEDY
 from orderproof.job.model import ModelError, find_pointers, read_model
 from orderproof.job.params import load_jobs
 from orderproof.job.spec import Job, JobError
+from orderproof.prompts.prompt import PromptError
+from orderproof.prompts.prompt_files import find_files
 
 __all__ = ["Check", "examine"]
 
@@ -98,13 +100,17 @@ def _model(job: Job, name: str) -> Check:
 
 
 def _prompts(job: Job, name: str) -> Check | None:
-    path = job.prompts_path
-    if is_pointer(path):
-        return Check(name, "fail", f"{job.prompts} {POINTER_PROBLEM}", POINTER_REMEDY)
-    if path.is_file() and path.stat().st_size:
+    if job.has_remote_prompts:  # a server may be slow, and what it has may be large
         return None
-    finding = f"{job.prompts} is {'empty' if path.is_file() else 'a folder' if path.is_dir() else 'missing'}"
-    return Check(name, "fail", finding, _get(f"jobs.{job.name}.prompts"))
+    try:
+        files = find_files(job).files
+    except PromptError as error:
+        is_there = job.prompts_path.exists() or not job.has_one_file
+        remedy = error.remedy if is_there else _get(f"jobs.{job.name}.prompts")
+        return Check(name, "fail", f"{job.prompts_name} {error.problem}", remedy)
+    if any(file.stat().st_size for file in files):
+        return None
+    return Check(name, "fail", f"{job.prompts_name} is empty", _get(f"jobs.{job.name}.prompts"))
 
 
 def _tokenizer(job: Job, name: str) -> Check | None:

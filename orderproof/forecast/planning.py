@@ -19,7 +19,6 @@ from orderproof.forecast.economics import Worth, worth
 from orderproof.forecast.job_profile import JobFacts, left_out, profile_job
 from orderproof.forecast.order_cross_validation import Choices, choose
 from orderproof.forecast.prediction import Prediction, over_today, predict, shrink_to_unseen
-from orderproof.job.hashing import md5_of
 from orderproof.job.model import ModelFacts, read_model
 from orderproof.job.sampling import asked_samples, asked_tokens
 from orderproof.job.spec import Job, OrderSpec
@@ -28,6 +27,7 @@ from orderproof.measure.trial_store import read_history
 from orderproof.measure.verdict import Rule
 from orderproof.orders.order import Order
 from orderproof.orders.view import view_of
+from orderproof.prompts.prompt_files import find_files
 from orderproof.prompts.tokenization import TokenizedPrompts
 from orderproof.routing.replay import SimRequest
 from orderproof.routing.route_source import CapturedRoutes, captured_routes
@@ -94,7 +94,7 @@ def forecast_job(job: Job, say: Callable[[str], None] = lambda _: None) -> JobFo
     model = read_model(job.model_path, job.model, job.adapters)
     say("checking the prompts")
     prompts = validate_prompts(job, job.root / "reports" / job.name / "validation")
-    md5 = md5_of(job.prompts_path)
+    md5 = find_files(job).md5()
     current = promotion.current_order(job, md5, prompts.ids)
     route_artifacts.restore_routes(job, md5)
     plan = make_plan(job, model, prompts, md5, current, read_history(verb_folder(job, "measure")))

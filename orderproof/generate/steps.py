@@ -20,6 +20,7 @@ from orderproof.generate.tracking import tracking_of
 from orderproof.job.spec import Job
 from orderproof.lossy.routing import routing_name
 from orderproof.orders.order import Order
+from orderproof.prompts.prompt_files import find_files
 from orderproof.prompts.request_defaults import RequestDefaults
 from orderproof.prompts.source import PromptSource
 from orderproof.prompts.stream import Stream
@@ -36,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 def validate(job: Job) -> PromptSource:
     """Read and check every row, before anything is spent."""
-    return PromptSource(job.prompts_path, RequestDefaults(job))
+    return PromptSource(find_files(job), RequestDefaults(job))
 
 
 def choose_order(

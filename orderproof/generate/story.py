@@ -87,7 +87,7 @@ def generate(
         held.enter_context(batch.checkpoint)  # closed first: a thread that still reads can then write nothing
         lines = None
         if output:
-            sink = held.enter_context(open_output(output, batch.source.path, job.prompts_path))
+            sink = held.enter_context(open_output(output, *batch.source.files, job.prompts_path))
             lines = OutputLines(batch.checkpoint, sink)
         batch, generated, engine = generate_pending(batch, run_with, started, lines=lines)
         held.enter_context(batch.file)

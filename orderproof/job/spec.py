@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator
 
 from orderproof.job.errors import OrderproofError
 from orderproof.job.looks import Looks
@@ -41,6 +43,18 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+def is_url(path: str) -> bool:
+    """Whether a path is an address such as s3://bucket/key."""
+    return re.match(r"[a-z0-9]+://", path) is not None
+
+
+def shown_url(url: str) -> str:
+    """An address without its query, which may hold a secret, and without a user."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}" + ("?…" if parts.query else "")
+
+
 def _check_argument(word: str) -> str:
     if _NO_ARGUMENT.search(word):
         raise ValueError("must be text without NUL characters and halves of surrogate pairs")
@@ -51,6 +65,14 @@ def _check_variable(name: str) -> str:
     if not name or "=" in name:
         raise ValueError("the name of a variable must not be empty or contain `=`")
     return _check_argument(name)
+
+
+def _check_paths(value: Any) -> str | tuple[str, ...]:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list | tuple) and value and all(isinstance(path, str) for path in value):
+        return tuple(value)
+    raise ValueError("must be a path or a list of paths")
 
 
 def _check_json(settings: dict[str, Any]) -> dict[str, Any]:
@@ -189,7 +211,8 @@ class Job(_Strict):
 
     name: str
     root: Annotated[Path, Field(strict=False)]  # the folder of params.yaml; every relative path starts there
-    prompts: str
+    # a file, a folder, a glob or an address; or several
+    prompts: Annotated[str | tuple[str, ...], PlainValidator(_check_paths)]
     columns: ColumnsSpec = ColumnsSpec()
     model: str
     tokenizer: str | None = None  # folder of the tokenizer; None: the model's
@@ -208,22 +231,47 @@ class Job(_Strict):
         """k0 of the lossy routing that a person accepted; None: the model's own routing."""
         return self.accept_lossy.k0 if self.accept_lossy else None
 
+    def path_of(self, path: str) -> Path:
+        """A path of params.yaml: relative to its folder, or to the user's own after `~`."""
+        return self.root / os.path.expanduser(path)
+
+    @property
+    def prompts_list(self) -> tuple[str, ...]:
+        """Each of `prompts`, as written."""
+        return (self.prompts,) if isinstance(self.prompts, str) else self.prompts
+
+    @property
+    def prompts_name(self) -> str:
+        """`prompts` in messages and records, without the query of an address, which may hold a secret."""
+        return ", ".join(shown_url(path) if is_url(path) else path for path in self.prompts_list)
+
+    @property
+    def has_remote_prompts(self) -> bool:
+        """Whether prompts have to be fetched."""
+        return any(map(is_url, self.prompts_list))
+
+    @property
+    def has_one_file(self) -> bool:
+        """Whether `prompts` is a single path here: a file, if it is neither a folder nor a glob."""
+        return isinstance(self.prompts, str) and not self.has_remote_prompts
+
     @property
     def prompts_path(self) -> Path:
-        return self.root / self.prompts
+        """Where the prompts are, for messages; the file itself where there is one."""
+        return self.path_of(self.prompts_name) if self.has_one_file else Path(self.prompts_name)
 
     @property
     def model_path(self) -> Path:
-        return self.root / self.model
+        return self.path_of(self.model)
 
     @property
     def adapters(self) -> dict[str, Path]:
         """The LoRA adapters' folders, by name."""
-        return {name: self.root / folder for name, folder in self.engine.lora_modules.items()}
+        return {name: self.path_of(folder) for name, folder in self.engine.lora_modules.items()}
 
     @property
     def tokenizer_path(self) -> Path:
-        return self.root / (self.tokenizer or self.model)
+        return self.path_of(self.tokenizer or self.model)
 
     @property
     def paths(self) -> JobPaths:

@@ -60,7 +60,8 @@ def refuse_stream(job: Job) -> None:
     """Raise LossyError for a job with a lossy routing whose prompts arrive as a stream."""
     if job.lossy_k0 is not None:
         raise LossyError(
-            f"{_accepted(job)} was measured on {job.prompts} and is not valid for a stream of other prompts: {_REMOVE}"
+            f"{_accepted(job)} was measured on {job.prompts_name} and is not valid for a stream of other prompts: "
+            f"{_REMOVE}"
         )
 
 

@@ -25,8 +25,8 @@ def promoted_for(job: Job, dataset_md5: str) -> OrderRecord | None:
         return None
     if promotion.order.dataset_md5 != dataset_md5:
         raise LossyError(
-            f"the promoted order is for another version of {job.prompts}, and a lossy routing needs an order of the "
-            f"current prompts. Run `orderproof measure {job.name}` or `orderproof demote {job.name}`"
+            f"the promoted order is for another version of {job.prompts_name}, and a lossy routing needs an "
+            f"order of the current prompts. Run `orderproof measure {job.name}` or `orderproof demote {job.name}`"
         )
     return promotion.order
 

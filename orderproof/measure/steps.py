@@ -21,6 +21,7 @@ from orderproof.measure.trial_progress import TrialProgress
 from orderproof.measure.trial_store import Trial, read_history, write_verdict
 from orderproof.measure.verdict import Verdict, refused
 from orderproof.prompts.prompt_file import read_prompts
+from orderproof.prompts.prompt_files import find_files
 from orderproof.prompts.request_defaults import RequestDefaults
 from orderproof.prompts.tokenization import TokenizedPrompts
 from orderproof.runs import recorder, route_artifacts
@@ -95,7 +96,7 @@ def refuse(job: Job, inputs: Inputs, reason: str, prefect_run: str | None) -> Ru
     run = recorder.with_origin(job, refused_run(job, inputs, verdict), prefect_run)
     run = recorder.keep(job, run, Presentation(tracking=partial(tracking_of, job)))
     refuse_changed(job, inputs)
-    ids = [prompt.id for prompt in read_prompts(job.prompts_path, defaults=RequestDefaults(job))]
+    ids = [prompt.id for prompt in read_prompts(find_files(job), defaults=RequestDefaults(job))]
     kept = keep_current(job, inputs.dataset_md5(job), ids, evidence_of(None, verdict))
     return _record(job, run, kept, [], inputs)
 

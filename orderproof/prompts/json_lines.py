@@ -50,7 +50,7 @@ def parse_object(line: bytes, fail: Fail, *, nan: bool = False) -> dict[str, Any
     ended = line.endswith(b"\n")
     try:
         text = line.decode().strip()
-        record = (_LENIENT if nan else _STRICT).decode(text)
+        record = (_LENIENT if nan else STRICT).decode(text)
     except UnicodeDecodeError as error:
         if not ended and error.reason == "unexpected end of data":
             raise fail(*_CUT_OFF) from None
@@ -79,7 +79,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON value")
 
 
-_STRICT, _LENIENT = json.JSONDecoder(parse_constant=_refuse_constant), json.JSONDecoder()
+STRICT, _LENIENT = json.JSONDecoder(parse_constant=_refuse_constant), json.JSONDecoder()
 _CUT_OFF = "the last line is cut off: no newline ends it and its JSON is unfinished", "Write the file again"
 
 

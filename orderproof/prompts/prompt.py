@@ -14,6 +14,7 @@ from orderproof.job.errors import OrderproofError
 from orderproof.job.sampling import MAX_COUNT, REFUSED_SAMPLING, is_count
 from orderproof.job.spelling import did_you_mean
 from orderproof.prompts.chats import chat_in, with_roles
+from orderproof.prompts.file_kinds import name_of, row_word
 from orderproof.prompts.json_lines import Fail, kind_of
 from orderproof.prompts.layout import NATIVE, Layout, resembled
 from orderproof.prompts.request_defaults import RequestDefaults
@@ -50,7 +51,7 @@ class PromptError(OrderproofError):
         self.file, self.row, self.id = file, row, id
         self.problem, self.remedy, self.flaw = problem.rstrip("."), remedy, flaw
         end = "" if self.problem.endswith("?") else "."
-        where = str(file) + (f", {row_word(file)} {row}" if row else "") + (f" (id {shown(id)})" if id else "")
+        where = name_of(file) + (f", {row_word(file)} {row}" if row else "") + (f" (id {shown(id)})" if id else "")
         super().__init__(f"{where}: {self.problem}{end} {remedy}")
 
 
@@ -251,11 +252,6 @@ def list_fields(names: Iterable[str]) -> str:
     """The fields that a row or file does have, for the message about a missing one."""
     there = list(names)
     return f"; there are {', '.join(map(shown, there[:8]))}{' …' if len(there) > 8 else ''}" if there else ""
-
-
-def row_word(path: Path) -> str:
-    """What a row of this file is called: a line of JSON lines, a row of Parquet."""
-    return "row" if path.suffix.lower() == ".parquet" else "line"
 
 
 def shown(value: Any) -> str:

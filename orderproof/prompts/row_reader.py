@@ -1,4 +1,4 @@
-"""The rows of one file, one after another → prompts; and what is to be said about them together."""
+"""The rows of a file, or of several, one after another → prompts; and what is to be said about them together."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 from orderproof.job.spec import ColumnsSpec
 from orderproof.prompts import openai_batch
+from orderproof.prompts.file_kinds import name_of, row_word
 from orderproof.prompts.json_lines import parse_object
 from orderproof.prompts.layout import Layout, find_layout
-from orderproof.prompts.prompt import Prompt, PromptError, prompt_of, row_word
+from orderproof.prompts.prompt import Prompt, PromptError, prompt_of
 from orderproof.prompts.request_defaults import RequestDefaults
 
 Listener = Callable[[str], None]
@@ -32,7 +33,7 @@ class Notices:
     def lines(self, path: Path) -> list[str]:
         """One line for each remark."""
         return [
-            f"{path}: {remark} ({row_word(path)} {first}{f' and {count - 1:,} more' if count > 1 else ''})"
+            f"{name_of(path)}: {remark} ({row_word(path)} {first}{f' and {count - 1:,} more' if count > 1 else ''})"
             for remark, (first, count) in self._rows.items()
         ]
 
@@ -44,8 +45,19 @@ class RowReader:
         """`defaults`: of the job; None: the rows belong to no job."""
         self.path, self.defaults, self.notices = path, defaults, Notices()
         self._columns = defaults.job.columns if defaults else ColumnsSpec()
+        self.rows_before = 0  # of the current file: rows of the files before it
         self._layout: Layout | None = None
+        self._last = 0
         self._first: Prompt | None = None
+
+    def begin_file(self) -> None:
+        """Another file follows: its rows are numbered on."""
+        self.rows_before = self._last
+
+    def place(self, number: int) -> int:
+        """The number, among the rows of all files, of a row of the current one."""
+        self._last = max(self._last, self.rows_before + number)
+        return self.rows_before + number
 
     def is_batch(self, names: Collection[str]) -> bool:
         """Whether a row with these columns is a request of OpenAI's batch format."""
@@ -58,9 +70,10 @@ class RowReader:
 
     def read_line(self, number: int, line: bytes) -> Prompt:
         """One line of JSON lines → its prompt. Raises PromptError at the first thing wrong."""
+        row = self.place(number)
 
         def fail(problem: str, remedy: str, **more: Any) -> PromptError:
-            return PromptError(self.path, problem, remedy, row=number, **more)
+            return PromptError(self.path, problem, remedy, row=row, **more)
 
         return self.read(number, parse_object(line, fail))
 
@@ -68,12 +81,14 @@ class RowReader:
         """A row of any format → its prompt.
 
         Args:
+            number: in its file, from 1.
             names: of all columns of the row, where `record` has only those that are read.
 
         Raises:
             PromptError: the first thing wrong, such as a row of another format than the first.
         """
         names = record.keys() if names is None else names
+        number = self.place(number)
 
         def notice(remark: str) -> None:
             self.notices.add(remark, number)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import contextlib
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orderproof.job.hashing import md5_of
 from orderproof.prompts.ids import id_key
 from orderproof.prompts.prompt import Prompt, PromptError, duplicate_id
-from orderproof.prompts.prompt_file import check_prompt_file, read_prompts
+from orderproof.prompts.prompt_file import read_prompts
+from orderproof.prompts.prompt_files import PromptFiles
 from orderproof.prompts.request_defaults import RequestDefaults
 from orderproof.prompts.stored_rows import JsonRows, SpooledRows
 from orderproof.prompts.tokenization import BATCH_PROMPTS, Tokenizer
@@ -29,8 +28,8 @@ logger = logging.getLogger(__name__)
 class PromptSource:
     """N checked prompts with distinct ids, in the file's order. A context manager; not thread-safe."""
 
-    def __init__(self, path: Path, defaults: RequestDefaults | None = None) -> None:
-        """Read and check the file once.
+    def __init__(self, source: Path | PromptFiles, defaults: RequestDefaults | None = None) -> None:
+        """Read and check the file, or the files, once.
 
         Args:
             defaults: of the job; None: the rows belong to no job.
@@ -38,15 +37,18 @@ class PromptSource:
         Raises:
             PromptError: a row is no prompt, an id is used twice, or the file cannot be read; names the first flaw.
         """
-        self.path, self.defaults = path, defaults
-        self._state = _state(path)
-        check_prompt_file(path)
-        kind = JsonRows if path.suffix.lower() == ".jsonl" else SpooledRows
-        self._rows: JsonRows | SpooledRows = kind(path, defaults)
-        index = _index(path, self._rows)
+        self._files, self.defaults = PromptFiles.of(source), defaults
+        self.path, self.files = self._files.path, self._files.files
+        self._state = self._files.state()
+        self._rows: JsonRows | SpooledRows = (
+            JsonRows(self.path, defaults)
+            if self.files == (self.path,) and self.path.suffix.lower() == ".jsonl"
+            else SpooledRows(self._files, defaults)
+        )
+        index = _index(self._files, self._rows)
         self._offsets, self._numbers, self.keys = (np.frombuffer(column, column.typecode) for column in index)
         self._check_unique()
-        self.md5 = md5_of(path)
+        self.md5 = self._files.md5()
         self.check_unchanged()
         for notice in self._rows.notices:
             logger.warning(notice)
@@ -90,10 +92,10 @@ class PromptSource:
 
     def check_unchanged(self) -> None:
         """Raise PromptError if the file's content changed since it was indexed; a new time stamp alone is no change."""
-        now = _state(self.path)
+        now = self._files.state()
         if now == self._state:
             return
-        if now is None or md5_of(self.path) != self.md5:
+        if None in now or self._files.md5() != self.md5:
             raise PromptError(
                 self.path,
                 "was changed while the job ran",
@@ -123,7 +125,11 @@ class PromptSource:
 
     def labels(self) -> list[str | None]:
         """All labels in the file's order, in memory."""
-        return [prompt.label for prompt in read_prompts(self.path, defaults=self.defaults)]
+        return [prompt.label for prompt in self.prompts()]
+
+    def prompts(self) -> Iterator[Prompt]:
+        """All prompts in the file's order, read again."""
+        return read_prompts(self._files, defaults=self.defaults)
 
     def places(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Where prompts stand, int64[n], by the hashes of their ids; -1 for an id that is not in the file."""
@@ -169,7 +175,7 @@ class _Ids(Sequence[str]):
         return len(self.source)
 
     def __iter__(self) -> Iterator[str]:
-        return (prompt.id for prompt in read_prompts(self.source.path, defaults=self.source.defaults))
+        return (prompt.id for prompt in self.source.prompts())
 
     def __getitem__(self, row: Any) -> Any:
         if isinstance(row, slice):
@@ -177,7 +183,9 @@ class _Ids(Sequence[str]):
         return self.source.read([row])[0].id
 
 
-def _index(path: Path, rows: JsonRows | SpooledRows) -> tuple[array.array[int], array.array[int], array.array[int]]:
+def _index(
+    files: PromptFiles, rows: JsonRows | SpooledRows
+) -> tuple[array.array[int], array.array[int], array.array[int]]:
     """Offset, number and id key of every prompt. Raises the first flaw, and says how many more there are."""
     offsets, numbers, keys = array.array("q"), array.array("q"), array.array("Q")
     first, flaws = None, 0
@@ -190,19 +198,10 @@ def _index(path: Path, rows: JsonRows | SpooledRows) -> tuple[array.array[int], 
         keys.append(id_key(found.id))
     if first is None and not offsets:
         with contextlib.suppress(StopIteration):
-            next(read_prompts(path))  # raises the error for a file without prompts
+            next(read_prompts(files))  # raises the error for a file without prompts
     if first is not None:
         more = f" ({flaws - 1} more rows are wrong: `orderproof validate` lists them)" if flaws > 1 else ""
         raise PromptError(
-            path, first.problem, first.remedy + more, row=first.row, id=first.id, flaw=first.flaw
+            first.file, first.problem, first.remedy + more, row=first.row, id=first.id, flaw=first.flaw
         )  # fmt: skip
     return offsets, numbers, keys
-
-
-def _state(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file is written or replaced; None if it is gone."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns

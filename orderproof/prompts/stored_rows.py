@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import IO
 
 from orderproof.prompts.prompt import Prompt, PromptError
-from orderproof.prompts.prompt_file import json_lines, read_prompts
+from orderproof.prompts.prompt_file import read_prompts
+from orderproof.prompts.prompt_files import PromptFiles
 from orderproof.prompts.request_defaults import RequestDefaults
+from orderproof.prompts.row_formats import json_lines
 from orderproof.prompts.row_reader import RowReader
 
 
@@ -45,17 +47,17 @@ class JsonRows:
 
 
 class SpooledRows:
-    """Rows of other formats cannot be read singly, so their prompts are written once to a temporary file."""
+    """Rows of other formats and of several files: their prompts are written to a temporary file and read there."""
 
-    def __init__(self, path: Path, defaults: RequestDefaults | None) -> None:
-        self.path, self.defaults = path, defaults
+    def __init__(self, files: PromptFiles, defaults: RequestDefaults | None) -> None:
+        self.files, self.defaults = files, defaults
         self.notices: list[str] = []  # after `scan`
         self._spool = tempfile.TemporaryFile(prefix="orderproof-")  # noqa: SIM115  (held until close)
 
     def scan(self) -> Iterator[tuple[int, int, Prompt | PromptError]]:
         """Offset in the temporary file, number and prompt (or its flaw) of every row."""
         flaws: list[PromptError] = []
-        for prompt in read_prompts(self.path, flaws.append, self.defaults, self.notices.append):
+        for prompt in read_prompts(self.files, flaws.append, self.defaults, self.notices.append):
             yield from ((0, flaw.row or 0, flaw) for flaw in flaws)
             flaws.clear()
             offset = self._spool.tell()

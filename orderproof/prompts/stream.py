@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from orderproof.prompts.file_kinds import is_compressed, kind_of
 from orderproof.prompts.ids import IdSet, id_key
 from orderproof.prompts.json_lines import EXAMPLE
 from orderproof.prompts.prompt import Prompt, PromptError, duplicate_id
@@ -53,13 +54,13 @@ class PromptStream:
         Raises:
             PromptError: the stream cannot be read, or does not begin with the lines of the spool.
         """
-        if stream.source.lower().endswith(".parquet"):
-            raise PromptError(
-                Path(stream.source), "is Parquet, which cannot be streamed", "Give JSON lines", flaw="file"
-            )
+        if is_compressed(Path(stream.source)) or kind_of(Path(stream.source)) not in (None, ".jsonl"):
+            problem = "cannot be streamed: it is not JSON lines, or compressed"
+            raise PromptError(Path(stream.source), problem, "Give JSON lines", flaw="file")
         self.spool, self._linger_s = spool, stream.linger_s
         self._tail = LineTail(stream.source, stream.follow_s)
         self.path = self._tail.path
+        self.files = (self.path,)
         self._reader, self._noticed = RowReader(self.path, defaults), 0
         self._offsets, self._numbers = array.array("q"), array.array("q")
         self._ids = IdSet()

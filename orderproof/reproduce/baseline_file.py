@@ -17,8 +17,7 @@ from orderproof.job.hashing import md5_of
 from orderproof.job.output_key import differences
 from orderproof.job.spec import Job
 from orderproof.outputs.scorers import ScorerError, score
-from orderproof.prompts.prompt import row_word
-from orderproof.prompts.prompt_file import read_prompts
+from orderproof.prompts.file_kinds import row_word
 from orderproof.prompts.source import PromptSource
 from orderproof.reproduce.join_outputs import refuse_unusable_columns
 
@@ -107,14 +106,14 @@ def _refuse_other_prompts(job: Job, path: Path, source: PromptSource) -> None:
         *([f"{len(new)} prompts have no output in it ({_new_ids(source, new)})"] if len(new) else []),
     ]
     raise BaselineError(
-        f"{path} is not a baseline of {job.prompts}: {' and '.join(differ)}. Restore the prompts (`dvc checkout`), or "
-        f"create a new baseline with `orderproof generate {job.name}`"
+        f"{path} is not a baseline of {job.prompts_name}: {' and '.join(differ)}. Restore the prompts "
+        f"(`dvc checkout`), or create a new baseline with `orderproof generate {job.name}`"
     )
 
 
 def _refuse_unusable_references(job: Job, source: PromptSource) -> None:
     scorer = job.measure.scorer
-    for prompt in read_prompts(source.path, defaults=source.defaults) if scorer else ():
+    for prompt in source.prompts() if scorer else ():
         if scorer and prompt.reference is not None:
             try:
                 score(scorer, "", prompt.reference)

@@ -20,6 +20,8 @@ from orderproof.job.hashing import md5_of
 from orderproof.job.spec import Job
 from orderproof.orders.order import Order
 from orderproof.orders.order_table import find_among, read_order, write_order
+from orderproof.prompts.prompt import PromptError
+from orderproof.prompts.prompt_files import find_files
 from orderproof.runs.promotion_record import Demotion, Evidence, Promotion
 
 ORDER_FILE, RECORD_FILE = "order.parquet", "order.json"
@@ -132,16 +134,16 @@ def refuse_changed_prompts(job: Job, measured_md5: str) -> None:
     now = _dataset_md5(job)
     if now != measured_md5:
         raise PromotionError(
-            f"{job.prompts} changed since the measurement (md5 {measured_md5}, now {now}), so no order was written. "
-            "Restore the file, or measure again"
+            f"{job.prompts_name} changed since the measurement (md5 {measured_md5}, now {now}), so no order was "
+            "written. Restore the file, or measure again"
         )
 
 
 def _dataset_md5(job: Job) -> str:
     try:
-        return md5_of(job.prompts_path)
-    except OSError as error:
-        raise PromotionError(f"{job.prompts} cannot be read ({error.strerror}). No order was written") from None
+        return find_files(job).md5()
+    except (PromptError, OSError) as error:
+        raise PromotionError(f"{job.prompts_name} cannot be read ({error}). No order was written") from None
 
 
 def _write(job: Job, order: Order, ids: Sequence[str], **record: Any) -> Promotion:
@@ -165,7 +167,7 @@ def _fitting_order(job: Job, promotion: Promotion, dataset_md5: str, ids: Sequen
     _log.warning(
         "%s: the promoted order is for another version of %s, so the order of the file is used. Measure again",
         job.name,
-        job.prompts,
+        job.prompts_name,
     )
     return None
 

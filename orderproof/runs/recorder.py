@@ -17,7 +17,7 @@ from orderproof.job.files import write_atomically
 from orderproof.job.hashing import md5_of
 from orderproof.job.spec import UNMEASURED_KEYS, Job
 from orderproof.runs import dvc, publish
-from orderproof.runs.inputs import Inputs
+from orderproof.runs.inputs import Inputs, refuse_other_prompts
 from orderproof.runs.mlflow_run import Tracking, send_run
 from orderproof.runs.page import run_page
 from orderproof.runs.promotion import ORDER_FILE
@@ -101,6 +101,7 @@ def record(job: Job, run: Run, inputs: Inputs, outputs: Mapping[str, str] | None
     if run.verb != "measure" and order.exists():
         rests_on[str(order.relative_to(job.root))] = md5_of(order)
     try:
+        refuse_other_prompts(job, inputs)
         recorded = dvc.record_in_dvc(job.root, stage, rests_on, inputs.params)
     except dvc.InputsChanged as error:
         return run.with_notes(f"not recorded in DVC: {error}")

@@ -72,7 +72,7 @@ class Basis(Frozen):
     ) -> Self:
         """Of a run of this job and its model; `more` is what only some verbs know."""
         return cls(
-            prompts=job.prompts,
+            prompts=job.prompts_name,
             dataset_md5=dataset_md5,
             prompts_total=prompts_total,
             model=job.model,

@@ -15,6 +15,8 @@ from orderproof.job.paths import Verb
 from orderproof.job.spec import Job
 from orderproof.measure.trial_history import attempts
 from orderproof.measure.trial_store import EvidenceError, History, Trial, read_history
+from orderproof.prompts.prompt import PromptError
+from orderproof.prompts.prompt_files import find_files
 from orderproof.reproduce.record import ReproductionError, read_newest
 from orderproof.runs.promotion import ORDER_FILE, RECORD_FILE, PromotionError, read_promotion
 from orderproof.runs.promotion_record import Promotion
@@ -107,7 +109,7 @@ def read_status(job: Job) -> JobStatus:
     generated = runs.get("generate")
     return JobStatus(
         job=job.name,
-        prompts=job.prompts,
+        prompts=job.prompts_name,
         model=job.model,
         order=_order(job, promotion) if promotion else None,
         lossy_k0=job.lossy_k0,
@@ -126,8 +128,11 @@ def read_status(job: Job) -> JobStatus:
 
 def _missing_inputs(job: Job) -> list[str]:
     problems = []
-    if not job.prompts_path.is_file():
-        problems.append(f"prompts: {job.prompts} is missing")
+    if not job.has_remote_prompts:  # those are not asked for: a status waits for no server
+        try:
+            find_files(job)
+        except PromptError as error:
+            problems.append(f"prompts: {job.prompts_name} {error.problem}")
     if not (job.model_path / "config.json").is_file():
         problems.append(f"model: {job.model} is missing (no config.json)")
     return problems
@@ -161,7 +166,7 @@ def _readable_promotion(job: Job, problems: list[str]) -> Promotion | None:
 
 def _order(job: Job, promotion: Promotion) -> OrderStatus:
     verdict = promotion.verdict if promotion.promoted else None
-    fits = _has_md5(job.prompts_path, promotion.order.dataset_md5) if promotion.promoted else True
+    fits = _are_prompts(job, promotion.order.dataset_md5) if promotion.promoted else True
     return OrderStatus(
         method=promotion.order.method,
         promoted=promotion.promoted,
@@ -199,7 +204,7 @@ def _run_status(job: Job, run: Run) -> RunStatus:
         sentence=run.sentence,
         reason=run.reason,
         figures={name: value for figure in run.figures for name, value in figure.flat().items()},
-        current=None if md5 is None else _has_md5(job.prompts_path, md5),
+        current=None if md5 is None else _are_prompts(job, md5),
         sent=sent_as(job, run) is not None,
     )
 
@@ -243,6 +248,14 @@ def _active(job: Job, problems: list[str]) -> ActiveStatus | None:
 
 def _incomplete(trials: Sequence[Trial]) -> list[str]:
     return [trial.folder.name for trial in trials if not (trial.folder / RUN_FILE).exists()]
+
+
+def _are_prompts(job: Job, md5: str) -> bool | None:
+    """Whether the job's prompts have this hash; None: they cannot be read, or would have to be fetched."""
+    try:
+        return None if job.has_remote_prompts else find_files(job).md5() == md5
+    except (PromptError, OSError):
+        return None
 
 
 def _has_md5(path: Path, md5: str | None) -> bool | None:

@@ -9,7 +9,8 @@ import numpy as np
 
 from orderproof.job.sampling import asked_tokens, max_model_len
 from orderproof.job.spec import Job
-from orderproof.prompts.prompt import PromptError, row_word
+from orderproof.prompts.file_kinds import row_word
+from orderproof.prompts.prompt import PromptError
 from orderproof.prompts.tokenization import CLEARLY_TOO_LONG, TokenizedPrompts
 from orderproof.validation.checks import SHOWN_ROWS, Check, is_true
 

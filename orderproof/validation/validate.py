@@ -12,8 +12,10 @@ import pyarrow as pa
 
 from orderproof.job.errors import OrderproofError
 from orderproof.job.spec import Job
-from orderproof.prompts.prompt import PromptError, row_word
+from orderproof.prompts.file_kinds import name_of, row_word
+from orderproof.prompts.prompt import PromptError
 from orderproof.prompts.prompt_file import read_prompts
+from orderproof.prompts.prompt_files import find_files
 from orderproof.prompts.request_defaults import RequestDefaults
 from orderproof.prompts.tokenization import TokenizedPrompts, tokenize
 from orderproof.validation import checks, output_suite, prompt_suite
@@ -43,10 +45,11 @@ def validate_prompts(job: Job, folder: Path) -> TokenizedPrompts:
         PromptError: the file or the tokenizer cannot be used at all.
         JobError: the model's length is not known.
     """
-    path, flaws, notices = job.prompts_path, prompt_suite.Flaws(), list[str]()
-    about: dict[str, Any] = {"what": "prompts", "job": job.name, "file": job.prompts}
+    flaws, notices = prompt_suite.Flaws(), list[str]()
+    about: dict[str, Any] = {"what": "prompts", "job": job.name, "file": job.prompts_name}
     try:
-        prompts = tokenize(job, read_prompts(path, flaws.add, RequestDefaults(job), notices.append))
+        files = find_files(job)
+        prompts = tokenize(job, read_prompts(files, flaws.add, RequestDefaults(job), notices.append))
     except PromptError as error:
         checks.write_findings(folder, "validation", about, str(error), None)
         raise
@@ -55,7 +58,7 @@ def validate_prompts(job: Job, folder: Path) -> TokenizedPrompts:
     about |= {"prompts": len(prompts), "prompt_tokens": int(prompts.offsets[-1]), "notices": notices}
     for notice in notices:
         logger.warning(notice)
-    _conclude(folder, "validation", about, report, str(path), row_word(path))
+    _conclude(folder, "validation", about, report, name_of(files.path), row_word(files.path))
     return dataclasses.replace(prompts, notices=tuple(notices))
 
 

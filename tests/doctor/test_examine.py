@@ -75,9 +75,9 @@ def test_a_dense_model_is_a_warning(root: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "finding"),
     [
-        (lambda root: (root / "data/p.jsonl").unlink(), "data/p.jsonl is missing"),
+        (lambda root: (root / "data/p.jsonl").unlink(), "data/p.jsonl does not exist"),
         (lambda root: (root / "data/p.jsonl").write_text(""), "data/p.jsonl is empty"),
-        (lambda root: write_params(root, prompts="data"), "data is a folder"),
+        (lambda root: write_params(root, prompts=str(root)), "is a folder with files of .json and .jsonl"),
         (lambda root: write_params(root, tokenizer="t"), "t does not exist"),
         (lambda root: (root / "data/p.jsonl").write_bytes(POINTER), "data/p.jsonl is a Git LFS pointer"),
         (lambda root: (root / "m/model.safetensors").write_bytes(POINTER), "LFS pointers in the place of model.safet"),

@@ -173,7 +173,7 @@ def test_a_growing_file_is_followed_until_nothing_is_added(tmp_path: Path) -> No
 
 def test_what_cannot_be_streamed_is_refused(pipe: Callable[[bytes], Path], tmp_path: Path) -> None:
     for source, follow_s, problem in (
-        ("a.parquet", None, "Parquet"),
+        ("a.parquet", None, "cannot be streamed"),
         (str(tmp_path / "none"), None, "No such file"),
         (str(tmp_path), None, "directory"),
         (str(pipe(b"")), 1.0, "is a pipe"),

@@ -114,7 +114,7 @@ def test_an_order_of_prompts_that_changed_since_is_not_written(job: Job, edit: s
         expected = order.dataset_md5
     else:
         job.prompts_path.unlink()
-        expected = "No such file or directory"
+        expected = "does not exist"
     with pytest.raises(PromotionError, match=expected):
         write_promotion(job, order, IDS, PROMOTED)
     with pytest.raises(PromotionError, match=expected):
