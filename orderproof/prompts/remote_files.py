@@ -37,6 +37,7 @@ VERSION_KEYS = (
 )
 
 _PATTERN = re.compile(r"[*?\[]")
+_QUERY = re.compile(r"\?[^\s'\"]+")  # it may hold a secret
 
 
 def fetch(url: str, folder: Path) -> list[Path]:
@@ -122,9 +123,10 @@ def _told(url: str) -> Any:
         scheme = urlsplit(url).scheme
         remedy = f"pip install 'orderproof[{EXTRAS[scheme]}]'" if scheme in EXTRAS else "Install what it names"
         raise PromptError(shown, f"cannot be fetched: {error}", remedy, flaw="file") from None
-    except FileNotFoundError:
-        raise PromptError(shown, "does not exist", "Check the address and its server", flaw="file") from None
     except Exception as error:  # each library has errors of its own
-        words = " ".join(f"{type(error).__name__}: {error}".replace(url, shown_url(url)).split())[:300]
+        cause = error.__cause__ or error  # over HTTP whatever goes wrong is a FileNotFoundError
+        if isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) == 404:
+            raise PromptError(shown, "does not exist", "Check the address and its server", flaw="file") from None
+        words = _QUERY.sub("?…", " ".join(f"{type(cause).__name__}: {cause}".split())[:300])
         remedy = "Check the address, the network and the credentials"
         raise PromptError(shown, f"cannot be fetched: {words}", remedy, flaw="file") from None
