@@ -7,6 +7,8 @@ from pathlib import Path
 from orderproof.job.sampling import MAX_COUNT, REFUSED_SAMPLING, is_count
 from orderproof.job.spec import EngineSpec, Job, JobError
 
+ITEM_PROMPTS = "${item.prompts}"  # in dvc.yaml
+
 
 def check_job(params: Path, job: Job) -> None:
     """Check what a job's settings require of each other.
@@ -27,6 +29,7 @@ def check_job(params: Path, job: Job) -> None:
     ):
         if key in job.engine.args:
             raise JobError(f"{where}.{key} cannot be set here: {why}")
+    _check_prompts(params, job)
     _check_devices(f"{params}: jobs.{job.name}.engine", job.engine)
     if job.engine.lora_modules and not job.engine.args.get("enable_lora"):
         raise JobError(f"{where}.enable_lora must be true where engine.lora_modules names adapters")
@@ -41,6 +44,17 @@ def check_job(params: Path, job: Job) -> None:
         raise JobError(
             f"{params}: jobs.{job.name}.engine.batch_invariant does not cover outputs that are drawn at random "
             "without a seed: set sampling.temperature to 0, or give sampling.seed"
+        )
+
+
+def _check_prompts(params: Path, job: Job) -> None:
+    """One list in params.yaml and DVC parses dvc.yaml for no job any more."""
+    stages = job.root / "dvc.yaml"
+    has_dvc = any((folder / ".dvc").is_dir() for folder in (job.root, *job.root.absolute().parents))
+    if isinstance(job.prompts, tuple) and has_dvc and stages.is_file() and ITEM_PROMPTS in stages.read_text("utf-8"):
+        raise JobError(
+            f"{params}: jobs.{job.name}.prompts is a list, and with it DVC can run no stage of {stages}, which has "
+            f"{ITEM_PROMPTS}: name a folder, or replace {ITEM_PROMPTS} there by what DVC shall watch"
         )
 
 

@@ -69,3 +69,13 @@ def test_devices_that_cannot_be_shared_are_refused_before_anything_starts(
     tmp_path: Path, changes: Any, message: str
 ) -> None:
     assert message in refusal_of_job(tmp_path, engine={"args": {"max_num_seqs": 16}, **changes})
+
+
+def test_a_list_of_prompts_is_refused_where_dvc_could_run_no_job_with_it(tmp_path: Path) -> None:
+    (tmp_path / "dvc.yaml").write_text("deps: ['${item.prompts}']")
+    assert job_with(tmp_path, prompts=["a.jsonl", "b.jsonl"]).prompts_list == ("a.jsonl", "b.jsonl")
+    (tmp_path / ".dvc").mkdir()
+    assert "jobs.it.prompts is a list" in refusal_of_job(tmp_path, prompts=["a.jsonl", "b.jsonl"])
+    assert job_with(tmp_path, prompts="*.jsonl").prompts == "*.jsonl"
+    (tmp_path / "dvc.yaml").write_text("deps: [a.jsonl, b.jsonl]")
+    assert job_with(tmp_path, prompts=["a.jsonl", "b.jsonl"])
