@@ -47,7 +47,7 @@ def run_as_command(flow: Flow[..., Run]) -> None:
     try:
         app()
     except OrderproofError as error:
-        print(f"orderproof: {error}", file=sys.stderr)
+        print("\n".join((f"orderproof: {error}", *error.words)), file=sys.stderr)
         raise SystemExit(1) from None
     except httpx.HTTPError as error:
         print(

@@ -195,7 +195,9 @@ def _timed_pass(
     requests = [Request(k, prompts.token_ids(k), prompts.samplings[k]) for k in sent]
     figures = engine.run(requests, job.sampling, answers.append)
     source = captured_routes(routes, prompts.ids)
-    simulated = simulate_pass(_sim_requests(requests, answers), source, _engine_shape(engine, job))
+    simulated = simulate_pass(
+        _sim_requests(requests, answers, log_text=job.reporting.log_text), source, _engine_shape(engine, job)
+    )
     if len(simulated.running) != len(figures.step_ms):
         raise RoutingError(
             f"the engine took {len(figures.step_ms)} steps for {len(sent)} prompts, and the simulation "
@@ -206,14 +208,18 @@ def _timed_pass(
     return TimedSteps(ms, simulated.running, simulated.experts, simulated.prefill_tokens)
 
 
-def _sim_requests(requests: Sequence[Request], answers: Sequence[Output | Failure]) -> list[SimRequest]:
+def _sim_requests(
+    requests: Sequence[Request], answers: Sequence[Output | Failure], *, log_text: bool
+) -> list[SimRequest]:
     """The requests with the lengths that were generated, one per sample."""
     by_number = {answer.number: answer for answer in answers}
     sim_requests = []
     for request in requests:
         answer = by_number.get(request.number)
         if not isinstance(answer, Output):
-            raise RoutingError(f"a prompt failed while steps were timed: {answer.reason if answer else 'no answer'}")
+            raise RoutingError("a prompt failed while steps were timed").about_prompts(
+                answer.reason if answer else "no answer", log_text=log_text
+            )
         tokens = len(request.token_ids)
         lengths = [len(completion.token_ids) for completion in answer.completions]
         sim_requests += [SimRequest(request.number, tokens, length, sample) for sample, length in enumerate(lengths)]

@@ -38,8 +38,11 @@ class Captured:
     def captured(self) -> int:
         return self.sampled - len(self.missing)
 
-    def as_json(self) -> dict[str, Any]:
-        return {**{key: value for key, value in asdict(self).items() if key != "path"}, "captured": self.captured}
+    def as_json(self, *, reasons: bool) -> dict[str, Any]:
+        """For records. `reasons`: also which prompts are missing, and why: an engine's words may quote them."""
+        left_out = ("path",) if reasons else ("path", "missing")
+        kept = {key: value for key, value in asdict(self).items() if key not in left_out}
+        return {**kept, "captured": self.captured}
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +95,7 @@ def capture(
         Request(k, prompts.token_ids(k), {**own, **once} if own else None) for k, own in enumerate(prompts.samplings)
     ]
     with write_routes(path, _record(job, model, sample, engine)) as writer:
-        collector = _Collector(writer, prompts)
+        collector = _Collector(writer, prompts, job.reporting.log_text)
 
         def sink(answer: Output | Failure) -> None:
             answered.add(answer.number)
@@ -116,8 +119,8 @@ def capture(
 class _Collector:
     """Which prompts have routes, and why the others have none."""
 
-    def __init__(self, writer: RoutesWriter, prompts: TokenizedPrompts) -> None:
-        self.writer, self.prompts = writer, prompts
+    def __init__(self, writer: RoutesWriter, prompts: TokenizedPrompts, log_text: bool) -> None:
+        self.writer, self.prompts, self.log_text = writer, prompts, log_text
         self.unanswered = set(range(len(prompts)))
         self.missing: dict[str, str] = {}
         self.prefill_tokens = self.decode_tokens = 0
@@ -143,7 +146,8 @@ class _Collector:
             self.miss(number, "the engine gave no answer")
         if len(self.missing) == len(self.prompts):
             prompt_id, reason = next(iter(self.missing.items()))
-            raise RoutingError(f"no prompt of the sample has routes; the first, {prompt_id!r}: {reason}")
+            error = RoutingError("no prompt of the sample has routes")
+            raise error.about_prompts(f"the first, {prompt_id!r}: {reason}", log_text=self.log_text)
 
 
 def _record(job: Job, model: ModelFacts, sample: Sample, engine: RoutingEngine) -> RoutesRecord:

@@ -35,7 +35,7 @@ def capture_run(
             f"{job.name}: routes of {captured.captured} of {captured.sampled} sampled prompts (the job has "
             f"{captured.prompts_total}), {table.layers} layers, top-{table.top_k} of {table.experts} experts"
         ),
-        lines=tuple(_lines(captured, table)),
+        lines=tuple(_lines(job, captured, table)),
         next_command=f"orderproof plan {job.name}",
         basis=Basis.of(job, model, sample.dataset_md5, captured.prompts_total),
         figures=(
@@ -47,12 +47,12 @@ def capture_run(
             Figure(name="favourite_share", value=table.favourite_share),
             Figure(name="favourite_share_mixed", value=table.favourite_share_mixed),
         ),
-        details={"capture": captured.as_json(), "table": table.as_json()},
+        details={"capture": captured.as_json(reasons=job.reporting.log_text), "table": table.as_json()},
         files={"routes": str(captured.path.relative_to(job.root))},
     )
 
 
-def _lines(captured: Captured, table: RoutingTable) -> list[str]:
+def _lines(job: Job, captured: Captured, table: RoutingTable) -> list[str]:
     lines = [
         f"{captured.prefill_tokens} prefill and {captured.decode_tokens} decode tokens in {captured.wall_s:.0f} s",
         f"experts per layer that a decode step reads, in batches of any prompts and of one {table.kind}:",
@@ -70,6 +70,12 @@ def _lines(captured: Captured, table: RoutingTable) -> list[str]:
             f"{table.experts // FAVOURITES} experts of a layer; all prompts together "
             f"{percentage(table.favourite_share_mixed or 0)}"
         )
+    if captured.missing and not job.reporting.log_text:
+        where = captured.path.relative_to(job.root)
+        return [
+            *lines,
+            f"missing: {len(captured.missing)} of {captured.sampled} prompts: the metadata of {where} has the reasons",
+        ]
     for prompt_id, why in list(captured.missing.items())[:MISSING_SHOWN]:
         lines.append(f"missing: {prompt_id}: {why}")
     if len(captured.missing) > MISSING_SHOWN:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from orderproof.capture.calibration import Calibration
 from orderproof.job.files import write_atomically
 from orderproof.job.model import ModelFacts
+from orderproof.job.redaction import recorded_args, same_settings
 from orderproof.job.spec import Job
 from orderproof.routing.errors import RoutingError
 from orderproof.routing.step_costs import StepCosts
@@ -51,7 +52,7 @@ def write_costs(job: Job, model: ModelFacts, calibration: Calibration) -> Stored
     fit = calibration.fit
     stored = StoredCosts(
         model=model.fingerprint,
-        args=job.engine.args,
+        args=recorded_args(job),
         expert_ms_error=fit.expert_ms_error,
         steps=fit.steps,
         r_squared=fit.r_squared,
@@ -76,7 +77,7 @@ def read_costs(job: Job, model: ModelFacts) -> StoredCosts | None:
         return None
     except (OSError, ValidationError) as error:
         raise RoutingError(f"{path} cannot be read as step costs: {type(error).__name__}. {remedy}") from None
-    if stored.model != model.fingerprint or stored.args != job.engine.args:
+    if stored.model != model.fingerprint or not same_settings(stored.args, recorded_args(job)):
         reason = "another model" if stored.model != model.fingerprint else "other engine.args"
         raise RoutingError(f"{path} was fitted on {reason}. {remedy}")
     return stored

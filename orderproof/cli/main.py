@@ -60,7 +60,7 @@ def _run() -> None:
     except JobError as error:
         _fail(str(error), 2)
     except OrderproofError as error:
-        _fail(str(error), 1)
+        _fail("\n".join((str(error), *error.words)), 1)
     except KeyboardInterrupt:
         _fail(KEPT, INTERRUPTED)
     except BrokenPipeError:

@@ -70,7 +70,8 @@ def decide(
 
     decision = decide_trial(load_job(params, job), trial, aa=aa)
     recorded = "the same as recorded, bit for bit" if decision.same_as_recorded else "NOT the verdict on record"
-    lines = [decision.sentence, decision.verdict.reason, f"recomputed from {decision.folder}: {recorded}"]
+    lines = [decision.sentence, decision.verdict.reason, *decision.differences]
+    lines.append(f"recomputed from {decision.folder}: {recorded}")
     print_answer(decision.as_json(), as_json, lines)
     raise typer.Exit(1 if not decision.same_as_recorded else decision.verdict.exit_code if exit_code else 0)
 

@@ -14,7 +14,9 @@ from orderproof.doctor import machine, services, software
 from orderproof.doctor.check import Check
 from orderproof.job.lfs import POINTER_REMEDY
 from orderproof.job.model import ModelError, find_pointers, read_model
+from orderproof.job.output_key import differences
 from orderproof.job.params import load_jobs
+from orderproof.job.redaction import recorded_engine
 from orderproof.job.spec import Job, JobError
 from orderproof.prompts.prompt import PromptError
 from orderproof.prompts.prompt_files import find_files
@@ -76,8 +78,8 @@ def _job(job: Job) -> list[Check]:
     """One check if prompts, tokenizer and model exist, otherwise one for each that is missing."""
     name = f"job {job.name}"
     problems = [check for check in (_prompts(job, name), _tokenizer(job, name)) if check]
-    model = _model(job, name)
-    return problems if problems and model.state == "ok" else [*problems, model]
+    model, secrets = _model(job, name), _secrets(job, name)
+    return [*(problems if problems and model.state == "ok" else [*problems, model]), *secrets]
 
 
 def _model(job: Job, name: str) -> Check:
@@ -124,6 +126,18 @@ def _tokenizer(job: Job, name: str) -> Check | None:
 def _pointers(name: str, folder: str, pointers: list[Path]) -> Check:
     files = ", ".join(path.name for path in pointers[:3]) + (" …" if pointers[3:] else "")
     return Check(name, "fail", f"{folder} has Git LFS pointers in the place of {files}", POINTER_REMEDY)
+
+
+def _secrets(job: Job, name: str) -> list[Check]:
+    """Secrets that params.yaml holds: the records hide them, but git and dvc.lock have the file's own parameters."""
+    engine = job.engine
+    written = {"command": list(engine.command), "args": engine.args, "env": engine.environment}
+    found = [change.split(": ")[0] for change in differences(recorded_engine(job), written)]
+    if not found:
+        return []
+    keys = ", ".join(f"jobs.{job.name}.engine.{key}" for key in found)
+    remedy = "set them in the environment that starts orderproof, which the engine inherits, and take them out there"
+    return [Check(name, "warn", f"{keys} in params.yaml hold secrets, which DVC copies into dvc.lock", remedy)]
 
 
 def _get(key: str) -> str:

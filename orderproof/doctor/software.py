@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from orderproof.doctor.check import Check
+from orderproof.job.redaction import recorded_engine
 from orderproof.job.spec import Job
 
 DISTRIBUTION = "orderproof"
@@ -97,7 +98,7 @@ def engines(jobs: Sequence[Job]) -> list[Check]:
 def _command_checks(jobs: Sequence[Job]) -> list[Check]:
     """Whether a command starts, and which vLLM it has. The jobs share it."""
     command, keys = jobs[0].engine.command, " and ".join(f"jobs.{job.name}.engine.command" for job in jobs)
-    name = f"vLLM of {', '.join(job.name for job in jobs)}"
+    name, shown = f"vLLM of {', '.join(job.name for job in jobs)}", " ".join(recorded_engine(jobs[0])["command"])
     try:
         answer = _read_versions(command, jobs[0].engine.env)
         found = {str(key): str(value) for key, value in json.loads(answer.splitlines()[-1]).items()}
@@ -108,10 +109,10 @@ def _command_checks(jobs: Sequence[Job]) -> list[Check]:
         finding = f"{command[0]!r} does not start: {error.strerror}"
         return [Check(name, "fail", finding, f"fix {keys}")]
     except (ValueError, IndexError, AttributeError):
-        finding = f"{' '.join(command)!r} starts, but is not a Python interpreter"
+        finding = f"{shown!r} starts, but is not a Python interpreter"
         return [Check(name, "fail", finding, f"end {keys} with a Python interpreter")]
     except subprocess.CalledProcessError as error:
-        finding = f"{' '.join(command)!r} ended with code {error.returncode}{_last_line(error.stderr)}"
+        finding = f"{shown!r} ended with code {error.returncode}{_last_line(error.stderr)}"
         return [Check(name, "fail", finding, f"fix {keys}")]
     return _software_checks(name, found, f"install vLLM there, or fix {keys}")
 

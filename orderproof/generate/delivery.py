@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -60,8 +60,14 @@ class Delivered:
     """The outputs of a job, and which of them failed."""
 
     path: Path
-    failed: int
-    failures: tuple[tuple[str, str], ...]  # (id, reason) of the first few
+    kinds: Mapping[str, int]  # of failures, by kind
+    failures: tuple[
+        tuple[str, str], ...
+    ]  # (id, reason) of the first few, in an engine's words, which may quote prompts
+
+    @property
+    def failed(self) -> int:
+        return sum(self.kinds.values())
 
 
 def deliver(batch: Batch, folder: Path) -> Delivered:
@@ -74,16 +80,16 @@ def deliver(batch: Batch, folder: Path) -> Delivered:
         DeliveryError: more failures than are tolerated.
         and what `write_outputs` raises.
     """
-    failed, first = failures(batch.checkpoint, SHOWN_FAILURES)
+    kinds, first = failures(batch.checkpoint, SHOWN_FAILURES)
     reasons = tuple((result.id, result.error or "") for result in first)
-    _check_failures(batch, failed, reasons)
+    _check_failures(batch, kinds, reasons)
     path, lines = batch.job.data_dir / OUTPUTS_FILE, batch.job.data_dir / BATCH_FILE
     if batch.file.is_batch_file:
         write_outputs(batch, path, folder, lines)
     else:
         write_outputs(batch, path, folder)
         lines.unlink(missing_ok=True)  # of an earlier version of the prompts
-    return Delivered(path, failed, reasons)
+    return Delivered(path, kinds, reasons)
 
 
 def write_outputs(batch: Batch, path: Path, folder: Path, lines: Path | None = None) -> None:
@@ -124,18 +130,25 @@ def write_outputs(batch: Batch, path: Path, folder: Path, lines: Path | None = N
         ) from None
 
 
-def _check_failures(batch: Batch, failed: int, reasons: tuple[tuple[str, str], ...]) -> None:
-    tolerated, total = batch.job.generate.tolerated_failures, len(batch.source)
+def _check_failures(batch: Batch, kinds: Mapping[str, int], reasons: tuple[tuple[str, str], ...]) -> None:
+    tolerated, total, failed = batch.job.generate.tolerated_failures, len(batch.source), sum(kinds.values())
     if failed / total <= tolerated:  # a quotient: in floating point 0.29 * 100 is less than 29
         return
     sufficient = math.ceil(failed / total * 10_000) / 10_000
-    shown = "; ".join(f"{id!r}: {reason}" for id, reason in reasons)
-    raise DeliveryError(
-        f"{failed} of {total} prompts have no output as requested ({shown}{' …' if failed > len(reasons) else ''}), "
+    words = [f"{id!r}: {reason}" for id, reason in reasons]
+    more = [f"and {failed - len(words)} more"] if failed > len(words) else []
+    error = DeliveryError(
+        f"{failed} of {total} prompts have no output as requested ({kinds_text(kinds)}), "
         f"and `tolerated_failures` under `generate` in params.yaml is {tolerated:g}. The other outputs are kept in "
         f"{batch.checkpoint.folder}. Fix these prompts and run the job again, or set `tolerated_failures` to "
         f"{sufficient:g}"
     )
+    raise error.about_prompts(*words, *more, log_text=batch.job.reporting.log_text)
+
+
+def kinds_text(kinds: Mapping[str, int]) -> str:
+    """`3 refused, 1 cut short`."""
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
 
 
 class _BatchFile:

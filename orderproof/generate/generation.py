@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,7 +21,7 @@ from orderproof.generate.checkpoint import Checkpoint, open_checkpoint
 from orderproof.generate.checkpoint_folder import FOLDER
 from orderproof.generate.growing_checkpoint import open_growing
 from orderproof.generate.provenance import write_engine
-from orderproof.generate.result import Result, State
+from orderproof.generate.result import INTERRUPTED, REFUSED, Result, State
 from orderproof.generate.select_order import WindowedOrder
 from orderproof.generate.step_summary import StepSummary
 from orderproof.generate.windowed_ordering import SPOOL_FILE, WindowedOrdering, tokenize_each
@@ -37,7 +38,6 @@ from orderproof.prompts.stream import PromptStream, Stream
 from orderproof.prompts.tokenization import Tokenizer
 from orderproof.routing.predicted_work import predicted_work
 
-REFUSED, INTERRUPTED = 400, 500  # HTTP status codes for the two ways in which a request fails
 READ_AHEAD_PROMPTS = 256  # read and tokenized together, in the order of sending
 
 
@@ -298,8 +298,12 @@ def _cut_short_reason(answer: Output, asked: int | None) -> str | None:
     return f"cut short after {min(cut)} of {asked} tokens: prompt and output reach the model's maximum length"
 
 
-def failures(checkpoint: Checkpoint, most: int) -> tuple[int, list[Result]]:
-    """How many prompts have no output or an incomplete one, and the first `most` of them in the file's order."""
-    flawed = np.flatnonzero(checkpoint.states != State.COMPLETE)
-    first = [checkpoint.read(place) for place in flawed[:most].tolist()]
-    return len(flawed), [result for result in first if result]
+def failures(checkpoint: Checkpoint, most: int) -> tuple[Counter[str], list[Result]]:
+    """How many prompts have no output or an incomplete one, by kind, and the first `most` in the file's order."""
+    kinds, first = Counter[str](), list[Result]()
+    for place in np.flatnonzero(checkpoint.states != State.COMPLETE).tolist():
+        result = checkpoint.read(place)
+        kinds[result.kind if result else "missing"] += 1
+        if result and len(first) < most:
+            first.append(result)
+    return kinds, first

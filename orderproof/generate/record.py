@@ -6,9 +6,10 @@ import datetime
 from collections.abc import Mapping
 
 from orderproof.engines.protocol import EngineInfo
-from orderproof.generate.delivery import Delivered
+from orderproof.generate.delivery import Delivered, kinds_text
 from orderproof.generate.generation import Batch, Generated
 from orderproof.job.hashing import md5_of
+from orderproof.job.spec import Job
 from orderproof.lossy.routing import routing_name
 from orderproof.runs.run import Basis, Figure, Run
 from orderproof.runs.run_store import identity_of
@@ -34,7 +35,7 @@ def generation_run(
         **identity_of(job, "generate", started),
         answer="complete",
         sentence=_sentence(batch, delivered, rates),
-        lines=tuple(_lines(order_reason, delivered, rates, job.reporting.currency)),
+        lines=tuple(_lines(job, order_reason, delivered, rates)),
         next_command=f"orderproof reproduce {job.name}  (generates everything again and compares)",
         basis=basis_of(batch, order_reason, engine),
         figures=(
@@ -47,7 +48,8 @@ def generation_run(
         ),
         details={
             "outputs_md5": md5_of(delivered.path),
-            "failures": [list(failure) for failure in delivered.failures],
+            "failure_kinds": dict(delivered.kinds),
+            "failures": [list(failure) for failure in delivered.failures] if job.reporting.log_text else [],
             "replicas": job.engine.replicas,
             "replica_wall_s": list(generated.figures.replica_s) if generated.figures else [],
             "curve": [
@@ -130,13 +132,16 @@ def _sentence(batch: Batch, delivered: Delivered, rates: Mapping[str, float | No
     return sentence
 
 
-def _lines(order_reason: str, delivered: Delivered, rates: Mapping[str, float | None], currency: str) -> list[str]:
+def _lines(job: Job, order_reason: str, delivered: Delivered, rates: Mapping[str, float | None]) -> list[str]:
     lines = [f"order: {order_reason}"]
     if rates:
         median, p95 = rates["time_per_batch_ms"] or 0, rates["time_per_batch_p95_ms"] or 0
         lines.append(f"time per batch: median {median:.1f} ms, p95 {p95:.1f} ms")
         if (cost := rates["cost_per_1k_requests"]) is not None:
-            lines.append(f"cost: {cost:.4g} {currency} per thousand requests")
+            lines.append(f"cost: {cost:.4g} {job.reporting.currency} per thousand requests")
+    if delivered.failed and not job.reporting.log_text:
+        where = delivered.path.relative_to(job.root)
+        return [*lines, f"failed: {kinds_text(delivered.kinds)}: the column `error` of {where} has the reasons"]
     lines += [f"failed: {prompt_id}: {reason}" for prompt_id, reason in delivered.failures]
     more = delivered.failed - len(delivered.failures)
     return [*lines, *([f"failed: and {more} more"] if more > 0 else [])]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from orderproof.engines.protocol import Completion
 
+REFUSED, INTERRUPTED = 400, 500  # HTTP status codes for the two ways in which a request fails
+
 
 class State(enum.IntEnum):
     """How far a prompt is."""
@@ -28,7 +30,13 @@ class Result:
     asked_samples: int  # `n` of its sampling
     completions: tuple[Completion, ...]  # empty: failed
     error: str | None = None  # why it failed, or how its output differs from the request
-    code: int | None = None  # HTTP status of a failure: 400 refused, 500 broken off
+    code: int | None = None  # HTTP status of a failure: REFUSED or INTERRUPTED
+
+    @property
+    def kind(self) -> str:
+        """How it failed, in words that say nothing of the prompt."""
+        kinds = {REFUSED: "refused", INTERRUPTED: "ended early"}
+        return "cut short" if self.code is None else kinds.get(self.code, "failed")
 
     @property
     def output_tokens(self) -> int:

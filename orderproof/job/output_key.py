@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from orderproof.job.model import ModelFacts, fingerprint
+from orderproof.job.redaction import recorded_engine, same_settings
 from orderproof.job.spec import Job
 
 
@@ -17,16 +18,10 @@ def output_key(job: Job, model: ModelFacts) -> dict[str, Any]:
     Replicas and devices are left out: like a crash they only decide which requests meet in a batch, and a job that
     lost a device must be able to continue on the others. The run's record has the number of replicas.
     """
-    engine = job.engine
     return {
         "model": model.fingerprint,
         "tokenizer": fingerprint(job.tokenizer_path) if job.tokenizer else None,  # None: the model's
-        "engine": {
-            "command": engine.command_for_records,
-            "in_process": engine.in_process,
-            "args": engine.args,
-            "env": engine.environment_for_records,
-        },
+        "engine": {**recorded_engine(job), "in_process": job.engine.in_process},
         "sampling": job.sampling,
         "chat_template_args": job.chat_template_args,
     }
@@ -38,7 +33,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [
         f"{name}: {_shown(before.get(name))} → {_shown(after.get(name))}"
         for name in dict.fromkeys([*before, *after])
-        if before.get(name) != after.get(name)
+        if not same_settings(before.get(name), after.get(name))
     ]
 
 

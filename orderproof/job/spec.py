@@ -21,8 +21,6 @@ from orderproof.job.looks import Looks
 from orderproof.job.paths import JobPaths
 
 _NO_ARGUMENT = re.compile("[\0\ud800-\udfff]")  # what cannot be passed to a process: NUL and halves of surrogate pairs
-SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
-SECRET_OF_COMMAND = re.compile(rf"(\w*(?:{SECRET.pattern})\w*=).+", re.IGNORECASE | re.DOTALL)
 BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 SECTIONS_BESIDE_JOBS = ("reporting", "generate")  # top-level keys with `defaults` and a part for each job
 UNMEASURED_KEYS = ("accept_lossy",)  # keys of a job that no trial reads
@@ -117,16 +115,6 @@ class EngineSpec(_Strict):
     def environment(self) -> dict[str, str]:
         """Environment variables that these settings add to the engine's process."""
         return {**self.env, **({BATCH_INVARIANT: "1"} if self.batch_invariant else {})}
-
-    @property
-    def environment_for_records(self) -> dict[str, str]:
-        """`environment` for records, which go to trackers and remotes: values of secrets are hidden."""
-        return {name: "(hidden)" if SECRET.search(name) else value for name, value in self.environment.items()}
-
-    @property
-    def command_for_records(self) -> list[str]:
-        """`command` for records: values of secrets in `NAME=value`, as after `docker run -e`, are hidden."""
-        return [SECRET_OF_COMMAND.sub(r"\1(hidden)", word) for word in self.command]
 
     @property
     def max_num_seqs(self) -> int:

@@ -112,9 +112,9 @@ def _run(
         figures = engine.run(requests, job.sampling, answers.append)
     for answer in answers:
         if isinstance(answer, Failure):
-            raise LossyError(
-                f"the engine refused prompt {prompts.ids[answer.number]!r}, so the pass is incomplete: {answer.reason}"
-            )
+            words = f"{prompts.ids[answer.number]!r}: {answer.reason}"
+            error = LossyError("the engine refused a prompt, so the pass is incomplete. Take it out of the prompts")
+            raise error.about_prompts(words, log_text=job.reporting.log_text)
     outputs = [answer for answer in answers if isinstance(answer, Output)]
     table = pa.table(
         {

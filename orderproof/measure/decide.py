@@ -9,6 +9,7 @@ from typing import Any
 from orderproof.job.errors import OrderproofError
 from orderproof.job.spec import Job
 from orderproof.measure.evaluate import judge
+from orderproof.measure.parts import arm_differences
 from orderproof.measure.record import verdict_sentence
 from orderproof.measure.trial_store import VERDICT_FILE, find_trial
 from orderproof.measure.verdict import Verdict
@@ -24,6 +25,7 @@ class Decision:
     folder: Path
     verdict: Verdict
     sentence: str
+    differences: tuple[str, ...]  # what else happened to the arms' requests
     same_as_recorded: bool  # bit for bit
 
     def as_json(self) -> dict[str, Any]:
@@ -37,6 +39,7 @@ class Decision:
             "exit_code": self.verdict.exit_code,
             "sentence": self.sentence,
             "reason": self.verdict.reason,
+            "differences": list(self.differences),
             "same_as_recorded": self.same_as_recorded,
             "verdict": self.verdict.model_dump(mode="json"),
         }
@@ -64,4 +67,4 @@ def decide(job: Job, trial: str | None = None, *, aa: bool = False) -> Decision:
     recorded = found.folder / VERDICT_FILE
     same = recorded.exists() and recorded.read_text("utf-8") == verdict.model_dump_json(indent=1) + "\n"
     sentence = verdict_sentence(job.name, verdict, aa=aa, toy=bool(found.manifest.model.get("toy")))
-    return Decision(job.name, found.manifest.trial, found.folder, verdict, sentence, same)
+    return Decision(job.name, found.manifest.trial, found.folder, verdict, sentence, arm_differences(found), same)

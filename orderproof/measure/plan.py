@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from orderproof.engines.protocol import EngineInfo
 from orderproof.job.hashing import canonical_json, ids_sha256
 from orderproof.job.model import ModelFacts
+from orderproof.job.redaction import args_without_secrets, recorded_engine
 from orderproof.job.spec import SECTIONS_BESIDE_JOBS, UNMEASURED_KEYS, Job, OrderSpec
 from orderproof.measure.predicted_gain import PredictedGain
 from orderproof.measure.preflight import prediction_refusal, structural_refusal
@@ -123,8 +124,7 @@ class Plan:
     def manifest(self, engine: EngineInfo, probe_baseline_s: float, warm_up: WarmUp) -> Manifest:
         """What is registered, once the engine has reported its kind and has warmed up."""
         now = datetime.datetime.now(datetime.UTC)
-        spec, control = self.job.engine, self.orders[CONTROL]
-        candidate = self.orders[CANDIDATE]
+        control, candidate = self.orders[CONTROL], self.orders[CANDIDATE]
         assert candidate is not None
         return Manifest(
             trial=f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}",
@@ -147,12 +147,7 @@ class Plan:
             measured_sha256=ids_sha256(self.prompts.ids),
             prompt_tokens=int(self.prompts.offsets[-1]),
             model=self.model.as_dict(),
-            engine={
-                "command": spec.command_for_records,
-                "env": spec.environment_for_records,
-                "args": spec.args,
-                **engine.settings,
-            },
+            engine={**recorded_engine(self.job), **engine.settings},
             sampling=self.job.sampling,
             versions={**_versions(), **{f"engine_{name}": version for name, version in engine.versions.items()}},
             machine={**engine.machine, "load_s": round(engine.load_s, 2)},
@@ -391,7 +386,7 @@ def _question(job: Job, model: ModelFacts, dataset_md5: str, chosen: Order) -> s
     What a trial merely chooses (margin, metric, sample, the policy for outputs) is no part of it: asking again with
     another margin is asking again.
     """
-    engine = job.engine.model_dump(mode="json", include={"args", "in_process"})
+    engine = {"args": args_without_secrets(job.engine), "in_process": job.engine.in_process}
     if job.engine.batch_invariant:
         engine["batch_invariant"] = True
     if job.engine.replicas > 1:
@@ -409,6 +404,7 @@ def _question(job: Job, model: ModelFacts, dataset_md5: str, chosen: Order) -> s
 def _settings(job: Job, question: str) -> str:
     beside = {"name", "root", *SECTIONS_BESIDE_JOBS, *UNMEASURED_KEYS}
     measured = job.model_dump(mode="json", exclude=beside)
+    measured["engine"].update(recorded_engine(job))  # the hash of a secret could be guessed
     return _sha256(canonical_json({"question": question, "job": measured}))
 
 

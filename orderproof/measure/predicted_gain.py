@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from orderproof.job.model import ModelFacts
+from orderproof.job.redaction import recorded_args, same_settings
 from orderproof.job.spec import Job, OrderSpec
 from orderproof.runs.run_store import RunError, newest_run
 
@@ -64,7 +65,7 @@ def predicted_gain(job: Job, model: ModelFacts, dataset_md5: str) -> PredictedGa
         predicted = PredictedOrders.model_validate(plan.details["predicted"])
     except ValidationError:
         return None
-    if (predicted.args, predicted.replicas) != (job.engine.args, job.engine.replicas):
+    if predicted.replicas != job.engine.replicas or not same_settings(predicted.args, recorded_args(job)):
         return None
     own = next((order for order in predicted.orders if order.spec == job.order), None)
     if own is None:

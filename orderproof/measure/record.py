@@ -8,6 +8,7 @@ from orderproof.job.formatting import percentage, with_interval
 from orderproof.job.model import ModelFacts
 from orderproof.job.paths import Verb
 from orderproof.job.spec import Job
+from orderproof.measure.parts import arm_differences
 from orderproof.measure.plan import Plan
 from orderproof.measure.trial_records import Manifest
 from orderproof.measure.trial_store import Trial
@@ -30,7 +31,9 @@ def trial_run(plan: Plan, trial: Trial, verdict: Verdict) -> Run:
     manifest = trial.manifest
     times = manifest.created_utc, _ended(trial).isoformat(timespec="seconds")
     basis = _basis(plan.job, plan.model, plan.dataset_md5, manifest)
-    return _run(plan.job, verdict, manifest.trial, "aa" if manifest.aa else "measure", times, basis)
+    run = _run(plan.job, verdict, manifest.trial, "aa" if manifest.aa else "measure", times, basis)
+    differences = arm_differences(trial)
+    return run.model_copy(update={"lines": (*run.lines, "; ".join(differences))}) if differences else run
 
 
 def refused_run(job: Job, inputs: Inputs, verdict: Verdict) -> Run:

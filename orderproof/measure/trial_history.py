@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 from orderproof.job.model import ModelFacts
+from orderproof.job.redaction import recorded_args, same_settings
 from orderproof.job.spec import Job
 from orderproof.measure.estimator import estimate
 from orderproof.measure.evaluate import is_vacuous, judge, pass_outputs, table_of
@@ -97,6 +98,7 @@ def detectable_excess_before(
 
 
 def _same_engine(job: Job, model: ModelFacts, then: Manifest) -> bool:
-    replicas = then.engine.get("replicas", 1)
-    same = (then.engine["args"], replicas) == (job.engine.args, job.engine.replicas)
-    return bool(then.model["fingerprint"] == model.fingerprint and same)
+    measured_on, replicas = then.model["fingerprint"], then.engine.get("replicas", 1)
+    if (measured_on, replicas) != (model.fingerprint, job.engine.replicas):
+        return False
+    return same_settings(then.engine["args"], recorded_args(job))

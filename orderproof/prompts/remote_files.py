@@ -47,7 +47,7 @@ def fetch(url: str, folder: Path) -> list[Path]:
         PromptError: there is none, or it cannot be fetched.
     """
     _check(url)
-    with _told(url):
+    with _fetch_errors(url):
         fs, place = _open(url)
         kind = urlsplit(url).path
         is_http = url.startswith("http")
@@ -112,7 +112,7 @@ def _fetched(fs: Any, name: str, folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _told(url: str) -> Any:
+def _fetch_errors(url: str) -> Any:
     """Turn whatever the libraries behind fsspec raise into a PromptError."""
     shown = Path(shown_url(url))
     try:

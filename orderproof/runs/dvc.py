@@ -22,6 +22,7 @@ from ruamel.yaml.error import YAMLError
 from orderproof.job.errors import OrderproofError
 from orderproof.job.files import write_atomically
 from orderproof.job.hashing import md5_of
+from orderproof.job.redaction import hide_user_info
 
 _NO_DVC = "not inside of a DVC repository"
 _NO_STAGE = "does not exist as an output or a stage name"
@@ -254,4 +255,4 @@ def _error_text(stderr: str) -> str:
     start = _ERROR_START.search(stderr)
     paragraph = stderr[start.start() :].split("\n\n")[0] if start else stderr
     words = " ".join(line for line in paragraph.splitlines() if not line.startswith("hint: ")).split()
-    return " ".join(words)[:_MAX_ERROR_CHARACTERS] or "no error message"
+    return hide_user_info(" ".join(words))[:_MAX_ERROR_CHARACTERS] or "no error message"  # remotes have passwords

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 from orderproof.job.model import ModelFacts
 from orderproof.job.paths import Verb
+from orderproof.job.redaction import recorded_args
 from orderproof.job.spec import Job
 from orderproof.orders.order_record import OrderRecord
 
@@ -78,7 +79,7 @@ class Basis(Frozen):
             model=job.model,
             model_fingerprint=model.fingerprint,
             toy=model.toy,
-            engine={"args": job.engine.args, "replicas": job.engine.replicas},
+            engine={"args": recorded_args(job), "replicas": job.engine.replicas},
             sampling=job.sampling,
             **more,
         )

@@ -25,7 +25,7 @@ from orderproof.routing.simulate import EngineShape
 from orderproof.routing.step_costs import StepCosts
 from tests.support.fake_engine import WORDS, FakeEngine, grouped, prompts_of
 from tests.support.replay_engine import ReplayEngine, Settings
-from tests.support.trial_maker import make_job
+from tests.support.trial_maker import logging_text, make_job
 
 TRUE = StepCosts((2, 4, 8), (1.0, 1.4, 2.2), 0.02, "the truth", prefill_token_ms=0.05)
 BATCH, SIZE, PROMPT_TOKENS, GENERATED = 8, 90, 5, 24
@@ -213,7 +213,10 @@ def test_an_engine_that_steps_otherwise_is_refused(job: Job, prompts: TokenizedP
 def test_requests_that_fail_are_named(job: Job, prompts: TokenizedPrompts, routes: Routes) -> None:
     engine = ReplayEngine(captured_routes(routes, prompts.ids), TRUE, Settings(BATCH, max_model_len=PROMPT_TOKENS))
     with pytest.raises(RoutingError, match="a prompt of 5 tokens"):
+        calibrate(engine, logging_text(job), prompts, routes)
+    with pytest.raises(RoutingError, match=r"timed$") as refused:
         calibrate(engine, job, prompts, routes)
+    assert "a prompt of 5 tokens" in refused.value.words[0]
 
 
 def test_a_sample_of_less_than_two_batches_is_too_small(job: Job, prompts: TokenizedPrompts, routes: Routes) -> None:

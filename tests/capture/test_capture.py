@@ -24,6 +24,7 @@ from tests.support.capturing_engine import (
     make_sample,
 )
 from tests.support.fake_engine import prompts_of
+from tests.support.trial_maker import logging_text
 
 
 @pytest.fixture
@@ -97,7 +98,10 @@ def test_a_capture_without_a_single_route_is_an_error_with_its_reason(job: Job) 
     engine: Any = CapturingEngine(lose=0)
     only = Sample(make_sample().prompts.take(np.arange(1)), 60, 0, MD5)
     with pytest.raises(RoutingError, match="preempted"):
+        capture(logging_text(job), MODEL, only, engine)
+    with pytest.raises(RoutingError, match=r"has routes$") as refused:
         capture(job, MODEL, only, engine)
+    assert "preempted" in refused.value.words[0]
 
 
 def test_a_dense_model_has_nothing_to_capture() -> None:

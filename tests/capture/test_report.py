@@ -14,6 +14,7 @@ from orderproof.capture.statistics import RoutingTable, routing_table
 from orderproof.job.spec import EngineSpec, Job, OrderSpec
 from orderproof.routing.routes import Routes
 from tests.support.capturing_engine import EXPERTS, LAYERS, MD5, MODEL, TOP_K, capture_sample, make_sample
+from tests.support.trial_maker import logging_text
 
 NOON = datetime.datetime(2026, 11, 29, 12, tzinfo=datetime.UTC)
 
@@ -62,6 +63,10 @@ def test_a_person_reads_of_batches_that_were_captured_and_of_no_others(job: Job)
 
 def test_missing_prompts_are_named_with_their_reasons_up_to_a_limit(job: Job) -> None:
     done, table = captured_with_table(job, refuse=3)
+    closed = capture_run(job, MODEL, make_sample(), done, table, NOON)
+    assert "too long" not in closed.model_dump_json()
+    assert closed.lines[-1] == "missing: 1 of 60 prompts: the metadata of data/it/routes.parquet has the reasons"
+    job = logging_text(job)
     run = capture_run(job, MODEL, make_sample(), done, table, NOON)
     assert f"missing: {make_sample().prompts.ids[3]}: too long" in run.lines
     many = Captured(done.path, 60, 30, 1, 1, {f"p{k}": "too long" for k in range(MISSING_SHOWN + 2)}, 1.0)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from orderproof.generate.checkpoint_folder import FOLDER, KEY_FILE, CheckpointError
 from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.provenance import METADATA_KEY, read_provenance
 from orderproof.job.hashing import md5_of
 from orderproof.job.spec import Job
-from tests.support.batches import generate, make_project, promote_label_order
+from tests.support.batches import generate, generate_and, make_project, promote_label_order
 
 
 @pytest.fixture
@@ -40,10 +43,34 @@ def test_the_same_inputs_give_the_same_file(job: Job) -> None:
     assert md5_of(job.data_dir / OUTPUTS_FILE) == first
 
 
-def test_no_secret_of_the_environment_travels_with_outputs(job: Job) -> None:
-    env = {**job.engine.env, "HF_TOKEN": "hf_abc"}
-    generate(job.model_copy(update={"engine": job.engine.model_copy(update={"env": env})}))
-    assert b"hf_abc" not in (job.data_dir / OUTPUTS_FILE).read_bytes()
+def test_no_secret_travels_with_outputs_and_their_record(job: Job) -> None:
+    args = {**job.engine.args, "hf_token": "word-1"}
+    env = {**job.engine.env, "MY_PASS": "word-2", "AUTHORIZATION": "word-3", "DB": "https://me:word-4@host/"}
+    command = ["env", "MYPW=word-5", sys.executable]
+    engine = job.engine.model_copy(update={"args": args, "env": env, "command": tuple(command)})
+    run = generate(job.model_copy(update={"engine": engine}))
+    held = read_provenance(job.data_dir / OUTPUTS_FILE)
+    assert held is not None
+    for record in (held.model_dump_json(), run.model_dump_json()):
+        assert "word-" not in record
+    assert set(held.key["engine"]["env"]) >= {"MY_PASS", "AUTHORIZATION", "DB"}
+
+
+def test_results_of_another_secret_are_not_mixed(job: Job) -> None:
+    def with_token(token: str) -> Job:
+        env = {**job.engine.env, "MY_TOKEN": token}
+        return job.model_copy(update={"engine": job.engine.model_copy(update={"env": env})})
+
+    with pytest.raises(KeyboardInterrupt):
+        generate_and(with_token("word-1"), raise_interrupt, after=5)
+    assert b"word-" not in (job.data_dir / FOLDER / KEY_FILE).read_bytes()
+    with pytest.raises(CheckpointError, match=r"engine\.env\.MY_TOKEN"):
+        generate(with_token("word-2"))
+    generate(with_token("word-1"))
+
+
+def raise_interrupt(engine: Any) -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_file_without_an_origin_has_none(tmp_path: Path) -> None:

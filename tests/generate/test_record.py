@@ -14,6 +14,7 @@ from orderproof.job.spec import Job
 from orderproof.runs.run_store import RECORD_FILE, RunError, read_runs, verb_folder
 from tests.support.batches import TRIAL, count, generate, generate_and, make_project, promote_label_order, write_prompts
 from tests.support.interrupted import kill
+from tests.support.trial_maker import logging_text
 
 PROMPTS = 120
 
@@ -91,7 +92,11 @@ def test_figures_are_of_what_was_generated_and_not_of_what_was_refused(job: Job)
 
 def test_some_failures_are_named_and_the_others_counted(job: Job) -> None:
     write_prompts(job, ["x" * (200 if k < 7 else 5) for k in range(20)])
-    run = generate(tolerant(job))
+    closed = generate(tolerant(job))
+    assert "maximum" not in closed.model_dump_json()
+    assert closed.details["failure_kinds"] == {"refused": 7}
+    assert closed.lines[-1] == "failed: 7 refused: the column `error` of data/it/outputs.parquet has the reasons"
+    run = generate(logging_text(tolerant(job)))
     failures = run.details["failures"]
     assert isinstance(failures, list)
     assert [failure[0] for failure in failures if isinstance(failure, list)] == [f"p{k}" for k in range(5)]

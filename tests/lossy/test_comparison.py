@@ -18,6 +18,7 @@ from orderproof.prompts.tokenization import tokenize
 from tests.support.arm_engine import PROMPTS, RATE, ArmEngine, arm_job, compare_arms
 from tests.support.captured_job import make_job
 from tests.support.fake_engine import MOE
+from tests.support.trial_maker import logging_text
 
 
 @pytest.fixture
@@ -77,4 +78,7 @@ def test_a_dense_model_has_no_routing_to_change() -> None:
 
 def test_a_refused_prompt_ends_the_comparison_with_its_id(job: Job) -> None:
     with pytest.raises(LossyError, match=r"'p0\d+'.*too long"):
+        compare_arms(logging_text(job), ArmEngine(refuse=5))
+    with pytest.raises(LossyError, match=r"Take it out of the prompts$") as refused:
         compare_arms(job, ArmEngine(refuse=5))
+    assert "too long" in refused.value.words[0]

@@ -35,6 +35,11 @@ VERBS = ("measure", "aa")
 START = datetime(2026, 11, 29, 14, 46, 40, tzinfo=UTC)
 
 
+def logging_text(job: Job) -> Job:
+    """The job, with prompts and outputs allowed in trackers."""
+    return job.model_copy(update={"reporting": job.reporting.model_copy(update={"log_text": True})})
+
+
 def make_job(root: Path, name: str = "six-domains", **changes: Any) -> Job:
     """A job as params.yaml would give it; `changes` replace whole fields (`reporting={"price_per_hour": 2.5}`)."""
     fields: dict[str, Any] = {

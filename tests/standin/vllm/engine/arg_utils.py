@@ -15,6 +15,7 @@ class EngineArgs:
     disable_log_stats: bool = False
     enable_prefix_caching: bool = False
     enforce_eager: bool = False
+    hf_token: str | None = None
     async_scheduling: bool = True
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
