@@ -65,7 +65,7 @@ def test_missing_prompts_are_named_with_their_reasons_up_to_a_limit(job: Job) ->
     done, table = captured_with_table(job, refuse=3)
     closed = capture_run(job, MODEL, make_sample(), done, table, NOON)
     assert "too long" not in closed.model_dump_json()
-    assert closed.lines[-1] == "missing: 1 of 60 prompts: the metadata of data/it/routes.parquet has the reasons"
+    assert closed.lines[-1] == "missing: 1 of 30 prompts: the metadata of data/it/routes.parquet has the reasons"
     job = logging_text(job)
     run = capture_run(job, MODEL, make_sample(), done, table, NOON)
     assert f"missing: {make_sample().prompts.ids[3]}: too long" in run.lines
