@@ -11,8 +11,11 @@ from typing import Any
 import httpx
 import typer
 from prefect import Flow
+from prefect.context import FlowRunContext, TaskRunContext
+from prefect.logging.handlers import APILogHandler
 
 from orderproof.cli.conventions import StandardErrorHandler
+from orderproof.doctor import services
 from orderproof.job.errors import OrderproofError
 from orderproof.job.params import load_job
 from orderproof.runs.run import Run
@@ -28,8 +31,26 @@ class _WithoutTraceback(logging.Filter):
         return True
 
 
+class RunPageHandler(APILogHandler):
+    """The library's log lines on the run's page in Prefect, where there is a run."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if FlowRunContext.get() or TaskRunContext.get():
+            super().emit(record)
+
+
 for _name in ("prefect.flow_runs", "prefect.task_runs"):
     logging.getLogger(_name).addFilter(_WithoutTraceback())
+library = logging.getLogger("orderproof")
+library.setLevel(logging.INFO)
+library.addHandler(RunPageHandler())
+
+
+def _require_server() -> None:
+    """Raise OrderproofError where the Prefect server that is set does not answer; Prefect would retry for minutes."""
+    check = services.prefect()
+    if check.state == "fail":
+        raise OrderproofError(f"the Prefect server {check.finding}. Try again, or {check.remedy}")
 
 
 def run_as_command(flow: Flow[..., Run]) -> None:
@@ -39,11 +60,14 @@ def run_as_command(flow: Flow[..., Run]) -> None:
     @app.command(help=flow.fn.__doc__)
     @functools.wraps(flow.fn)
     def command(*arguments: Any, **parameters: Any) -> None:
+        _require_server()
         run = flow(*arguments, **parameters)
         job = load_job(Path(parameters.get("params", "params.yaml")), run.job)
         print("\n".join(terminal_lines(job, run)))
 
-    logging.getLogger("orderproof").addHandler(StandardErrorHandler())  # beside Prefect's, which fills the run's page
+    handler = StandardErrorHandler()
+    library.addHandler(handler)
+    library.propagate = False  # Prefect's own console handler would show each line again
     try:
         app()
     except OrderproofError as error:
@@ -56,3 +80,6 @@ def run_as_command(flow: Flow[..., Run]) -> None:
             file=sys.stderr,
         )
         raise SystemExit(1) from None
+    finally:
+        library.removeHandler(handler)
+        library.propagate = True

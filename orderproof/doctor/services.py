@@ -20,9 +20,10 @@ from urllib.parse import urlsplit
 
 from orderproof.doctor.check import Check
 from orderproof.job.spec import Job
+from orderproof.runs.dvc import lock_problem
 from orderproof.runs.mlflow_client import tracking_uri
 
-SERVER_TIMEOUT_S = 2.0
+SERVER_TIMEOUT_S = 5.0
 DATABASE_PORTS = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 
 
@@ -51,6 +52,9 @@ def dvc(root: Path) -> Check:
     if not (root / "dvc.yaml").is_file():
         remedy = "copy the stage `measure` from the sample project's dvc.yaml"
         return Check("DVC", "warn", f"{root} has no dvc.yaml, so promotions are not recorded", remedy)
+    if problem := lock_problem(root):
+        finding, _, remedy = problem.partition(". ")
+        return Check("DVC", "fail", finding, remedy or "restore it: git checkout dvc.lock")
     return Check("DVC", "ok", f"repository {home}")
 
 
@@ -70,7 +74,7 @@ def mlflow(root: Path) -> Check:
 
 def prefect() -> Check:
     """The server, if one is set. Flows also run without one."""
-    url = _prefect_api()
+    url = prefect_api()
     if not url:
         return Check("Prefect", "ok", "no server is set (PREFECT_API_URL): flows run without one")
     shown = _without_credentials(url)
@@ -89,8 +93,24 @@ def _git(root: Path, *arguments: str) -> str:
     return process.stdout.strip()
 
 
+def _is_file_store(uri: str) -> bool:
+    return urlsplit(uri).scheme == "file" or (not urlsplit(uri).scheme and not uri.startswith("databricks"))
+
+
+def _is_true(value: str) -> bool:
+    """As MLflow reads a boolean variable."""
+    return value.lower() in ("true", "1")
+
+
 def _local_store(uri: str, database: Path | None) -> Check:
     if database is None:
+        if _is_file_store(uri) and not _is_true(os.environ.get("MLFLOW_ALLOW_FILE_STORE", "")):
+            finding = f"{uri} is a folder of files, which MLflow refuses since 3.13"
+            remedy = (
+                "unset MLFLOW_TRACKING_URI, or set it to sqlite:////path/mlflow.db; `mlflow migrate-filestore` takes "
+                "the old runs along"
+            )
+            return Check("MLflow", "warn", finding, remedy)
         return Check("MLflow", "ok", _without_credentials(uri))
     if database.exists():
         writable = os.access(database, os.W_OK)
@@ -103,7 +123,7 @@ def _local_store(uri: str, database: Path | None) -> Check:
     return Check("MLflow", "ok", f"local, {database}" + ("" if database.exists() else " (created by the first run)"))
 
 
-def _prefect_api() -> str:
+def prefect_api() -> str:
     """PREFECT_API_URL from the environment or Prefect's active profile; empty if not set."""
     if "PREFECT_API_URL" in os.environ:
         return os.environ["PREFECT_API_URL"]

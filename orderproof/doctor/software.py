@@ -19,6 +19,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from orderproof.doctor.check import Check
+from orderproof.engines.protocol import EngineError
+from orderproof.engines.server import ServerEngine
 from orderproof.job.redaction import recorded_engine
 from orderproof.job.spec import Job
 
@@ -83,7 +85,7 @@ def installed(names: Iterable[str]) -> dict[str, str]:
 def engines(jobs: Sequence[Job]) -> list[Check]:
     """The vLLM of this environment, unless every job has its own, and that of every distinct `engine.command`."""
     checks = []
-    if not jobs or any(not job.engine.command for job in jobs):
+    if not jobs or any(not (job.engine.command or job.engine.server) for job in jobs):
         remedy = "install orderproof[cpu] or orderproof[gpu], or name another environment in engine.command"
         checks += _software_checks("vLLM", installed(ENGINE_SOFTWARE), remedy)
     commands: dict[tuple[Any, ...], list[Job]] = {}
@@ -92,7 +94,19 @@ def engines(jobs: Sequence[Job]) -> list[Check]:
             commands.setdefault((job.engine.command, tuple(sorted(job.engine.env.items()))), []).append(job)
     for sharing in commands.values():
         checks += _command_checks(sharing)
-    return checks
+    return checks + [_server_check(job) for job in jobs if job.engine.server]
+
+
+def _server_check(job: Job) -> Check:
+    """Whether a job's server answers, and which vLLM it is."""
+    name = f"server of {job.name}"
+    try:
+        with ServerEngine(job.engine.model_copy(update={"request_retries": 0})) as engine:
+            finding = f"{engine.info.machine['device']} serves {engine.info.settings['model']}"
+            return Check(name, "ok", f"{finding} with vLLM {engine.info.versions['vllm']}")
+    except EngineError as error:
+        finding, _, remedy = str(error).rpartition(": ")
+        return Check(name, "fail", finding, remedy)
 
 
 def _command_checks(jobs: Sequence[Job]) -> list[Check]:

@@ -1,4 +1,4 @@
-"""The engine that a job asks for: one vLLM, several replicas of it, or one whose routing can be captured or changed."""
+"""The engine that a job asks for: one vLLM, several replicas, a server, or one whose routing is captured or changed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from orderproof.engines.client import VllmEngine
-from orderproof.engines.protocol import Engine
+from orderproof.engines.protocol import Engine, EngineError
 from orderproof.engines.replicas import ReplicatedEngine
 from orderproof.engines.routing_engine import RoutingEngine
+from orderproof.engines.server import ServerEngine
 from orderproof.job.spec import EngineSpec, Job
 
 
@@ -28,6 +29,11 @@ def start_engine(job: Job, k0: int | None = None, meanwhile: Callable[[], None] 
 
 def start_routing_engine(job: Job) -> RoutingEngine:
     """The engine of a job whose routing can be captured or changed, logging to .orderproof/logs/<job>-routing.log."""
+    if job.engine.server:
+        raise EngineError(
+            f"the routing of {job.name} can be seen only in an engine of its own, and engine.server names a server: "
+            "describe a job with engine.args and the same model and prompts"
+        )
     log = job.root / ".orderproof" / "logs" / f"{job.name}-routing.log"
     return RoutingEngine(job.engine, job.model_path, job.sampling, log)
 
@@ -42,6 +48,10 @@ def create_engine(
     meanwhile: Callable[[], None] | None = None,
 ) -> Engine:
     """As `start_engine`, from the parts of a job."""
+    if spec.server:
+        if k0 is not None:
+            raise EngineError("a server routes as its model does: remove accept_lossy, or engine.server")
+        return ServerEngine(spec, meanwhile=meanwhile)
     if k0 is not None:
         return RoutingEngine(spec, model, sampling, log, adapters, k0=k0, meanwhile=meanwhile)
     kind = VllmEngine if spec.replicas == 1 else ReplicatedEngine

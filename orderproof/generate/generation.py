@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orderproof.engines.admission import AdmissionLog
 from orderproof.engines.protocol import Engine, EngineError, Failure, Figures, Output, Request
 from orderproof.engines.requests import ASSUMED_TOKENS, BYTES_PER_TOKEN
 from orderproof.generate.checkpoint import Checkpoint, open_checkpoint
@@ -75,6 +76,8 @@ class Generated:
     output_tokens: int = 0
     steps: StepSummary = field(default_factory=StepSummary)
     figures: Figures | None = None  # None: the checkpoint was already complete
+    # prompts that the engine's scheduler admitted before one sent earlier; None: replicas or a server, which do not say
+    inversions: int | None = None
 
     def count(self, result: Result) -> None:
         self.results += 1
@@ -95,6 +98,7 @@ class _Sent:
     prompt_tokens: int
     asked_tokens: int | None
     asked_samples: int
+    place: int  # in the order of sending
 
 
 def begin(
@@ -198,7 +202,7 @@ def generate(
     require_engine(batch.job, engine.info)
     write_engine(batch.checkpoint.folder, engine.info, has_results=batch.checkpoint.resumed > 0)
     generated, in_flight, lock = Generated(), dict[int, _Sent](), threading.Lock()
-    resumed = batch.checkpoint.resumed
+    resumed, admissions = batch.checkpoint.resumed, AdmissionLog()
 
     def store(result: Result) -> None:
         batch.checkpoint.append(result)
@@ -215,9 +219,11 @@ def generate(
             raise EngineError(
                 f"the engine answered request {answer.number}, which was not sent or already has an answer"
             )
+        if isinstance(answer, Output):
+            admissions.admit(sent.place, answer.scheduled_s)
         store(_result(answer, sent))
 
-    pending = _Pending(batch, in_flight, store)
+    pending = _Pending(batch, in_flight, store, admissions)
     requests = pending if batch.windowed is None else _window_by_window(pending, batch.windowed)
     generated.figures = engine.run(requests, batch.job.sampling, sink, generated.steps.add)
     if in_flight:
@@ -225,14 +231,18 @@ def generate(
             f"the engine ended without an answer for {len(in_flight)} prompts, such as "
             f"{next(iter(in_flight.values())).id!r}. Run the job again to send them"
         )
+    if batch.job.engine.replicas == 1 and not batch.job.engine.server:
+        generated.inversions = admissions.inversions
     return generated
 
 
 class _Pending:
     """The pending prompts in the order of sending (`Divisible`), read and tokenized when the engine needs them."""
 
-    def __init__(self, batch: Batch, in_flight: dict[int, _Sent], store: Callable[[Result], None]) -> None:
-        self.batch, self.in_flight, self.store = batch, in_flight, store
+    def __init__(
+        self, batch: Batch, in_flight: dict[int, _Sent], store: Callable[[Result], None], admissions: AdmissionLog
+    ) -> None:
+        self.batch, self.in_flight, self.store, self.admissions = batch, in_flight, store, admissions
         self.places = batch.checkpoint.pending
 
     def __len__(self) -> int:
@@ -265,7 +275,7 @@ class _Pending:
             if isinstance(ids, PromptError):
                 self.store(Result(place, prompt.id, 0, asked, n, (), ids.problem, REFUSED))
                 continue
-            self.in_flight[place] = _Sent(prompt.id, len(ids), asked, n)
+            self.in_flight[place] = _Sent(prompt.id, len(ids), asked, n, self.admissions.send())
             yield Request(place, ids, prompt.sampling, prompt.lora)
 
 

@@ -101,6 +101,7 @@ def throughput(batch: Batch, generated: Generated) -> Mapping[str, float | None]
         "running_mean": steps.running_mean,
         "waiting_mean": steps.waiting_mean,
         "preempted": figures.preempted,
+        "inversions": generated.inversions,
         "imbalance": figures.imbalance,  # the slowest replica's time over their mean: above 1, others were idle
         "cost_per_1k_requests": 1000 * price * figures.wall_s / 3600 / generated.outputs if price else None,
     }
@@ -135,8 +136,12 @@ def _sentence(batch: Batch, delivered: Delivered, rates: Mapping[str, float | No
 def _lines(job: Job, order_reason: str, delivered: Delivered, rates: Mapping[str, float | None]) -> list[str]:
     lines = [f"order: {order_reason}"]
     if rates:
-        median, p95 = rates["time_per_batch_ms"] or 0, rates["time_per_batch_p95_ms"] or 0
-        lines.append(f"time per batch: median {median:.1f} ms, p95 {p95:.1f} ms")
+        if inversions := rates["inversions"]:
+            lines.append(f"NOT in this order: the engine's scheduler admitted {inversions:.0f} prompts before one sent "
+                         "earlier (engine.args.scheduling_policy, scheduler_cls)")  # fmt: skip
+        if rates["steps"]:  # a server tells of none
+            median, p95 = rates["time_per_batch_ms"] or 0, rates["time_per_batch_p95_ms"] or 0
+            lines.append(f"time per batch: median {median:.1f} ms, p95 {p95:.1f} ms")
         if (cost := rates["cost_per_1k_requests"]) is not None:
             lines.append(f"cost: {cost:.4g} {job.reporting.currency} per thousand requests")
     if delivered.failed and not job.reporting.log_text:

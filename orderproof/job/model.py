@@ -14,6 +14,7 @@ from typing import Any
 
 from orderproof.job.errors import OrderproofError
 from orderproof.job.lfs import POINTER_PROBLEM, POINTER_REMEDY, is_pointer
+from orderproof.job.stored_experts import stored_bytes_per_expert
 
 # The names that published configurations use for the same three numbers, most specific first.
 EXPERTS = (
@@ -58,7 +59,7 @@ class MoeFacts:
     experts: int  # per layer
     top_k: int  # that a token uses per layer
     moe_layers: int
-    bytes_per_expert: int | None  # three matrices; None where quantisation hides the size of a weight
+    bytes_per_expert: int | None  # with what quantisation stores beside the weights; None: not known
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def read_model(folder: Path, shown_as: str, adapters: Mapping[str, Path] | None 
         fingerprint=digest,
         architecture=", ".join(config.get("architectures") or [str(config.get("model_type", "unknown"))]),
         max_position_embeddings=_first(text, ("max_position_embeddings",)),
-        moe=_moe(text),
+        moe=_moe(text, folder),
         toy=bool(config.get("orderproof_toy")),
     )
 
@@ -131,12 +132,13 @@ def _first(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
     return None
 
 
-def _moe(config: Mapping[str, Any]) -> MoeFacts | None:
+def _moe(config: Mapping[str, Any], folder: Path) -> MoeFacts | None:
     experts, top_k = _first(config, EXPERTS), _first(config, TOP_K)
     if not experts or experts < 2 or not top_k:
         return None
     layers = _first(config, ("num_hidden_layers",)) or 0
-    return MoeFacts(experts, top_k, _moe_layers(config, layers), _bytes_per_expert(config))
+    size = _bytes_per_expert(config) or _stored_size(folder, experts)
+    return MoeFacts(experts, top_k, _moe_layers(config, layers), size)
 
 
 def _moe_layers(config: Mapping[str, Any], layers: int) -> int:
@@ -152,6 +154,14 @@ def _bytes_per_expert(config: Mapping[str, Any]) -> int | None:
     if config.get("quantization_config") or not (hidden and inner and width):
         return None
     return 3 * hidden * inner * width  # gate, up and down projections
+
+
+def _stored_size(folder: Path, experts: int) -> int | None:
+    """For MXFP4, FP8, AWQ, GPTQ and the like: a configuration does not say what they store beside the weights."""
+    try:
+        return stored_bytes_per_expert(folder, experts)
+    except (OSError, ValueError):  # a prediction from bytes is left out then; an engine names broken weights itself
+        return None
 
 
 def _add_adapters(model: str, adapters: Mapping[str, Path]) -> str:

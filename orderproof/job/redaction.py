@@ -41,7 +41,7 @@ def hide_user_info(text: str) -> str:
 
 
 def recorded_engine(job: Job) -> dict[str, Any]:
-    """How a job's engine is started, for records: `command`, `args` and `env`, without secrets."""
+    """A job's engine for records, without secrets: its `command`, `args` and `env`, or which server it is."""
     return _Redactor(job.root).engine(job.engine)
 
 
@@ -71,6 +71,8 @@ class _Redactor:
     root: Path | None
 
     def engine(self, spec: EngineSpec) -> dict[str, Any]:
+        if spec.server:
+            return {"server": self._text(spec.server), "model": spec.model, "concurrency": spec.concurrency, "args": {}}
         env = {name: self._named(name, value, numbers=True) for name, value in spec.environment.items()}
         return {"command": self._command(spec.command), "args": self.mapping(spec.args), "env": env}
 

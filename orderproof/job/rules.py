@@ -8,6 +8,7 @@ from orderproof.job.sampling import MAX_COUNT, REFUSED_SAMPLING, is_count
 from orderproof.job.spec import EngineSpec, Job, JobError
 
 ITEM_PROMPTS = "${item.prompts}"  # in dvc.yaml
+NOT_WITH_A_SERVER = ("command", "env", "args", "batch_invariant", "lora_modules", "replicas", "devices")
 
 
 def check_job(params: Path, job: Job) -> None:
@@ -17,12 +18,10 @@ def check_job(params: Path, job: Job) -> None:
         JobError: the first setting that is missing, refused or does not fit another.
     """
     where = f"{params}: jobs.{job.name}.engine.args"
-    size = job.engine.args.get("max_num_seqs")
-    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise JobError(
-            f"{where}.max_num_seqs must be given, a whole number of sequences that run at once: vLLM's default depends "
-            "on the device, and it decides what an order can gain"
-        )
+    if job.engine.server:
+        _check_server(f"{params}: jobs.{job.name}.engine", job.engine)
+    else:
+        _check_own_engine(f"{params}: jobs.{job.name}.engine", job.engine)
     for key, why in (
         ("model", f"it is jobs.{job.name}.model"),
         ("trust_remote_code", "code from a model is never run"),
@@ -45,6 +44,29 @@ def check_job(params: Path, job: Job) -> None:
             f"{params}: jobs.{job.name}.engine.batch_invariant does not cover outputs that are drawn at random "
             "without a seed: set sampling.temperature to 0, or give sampling.seed"
         )
+
+
+def _check_server(where: str, engine: EngineSpec) -> None:
+    if engine.concurrency is None:
+        raise JobError(
+            f"{where}.concurrency must be given, a whole number of requests in flight: the server's max_num_seqs, "
+            "since more wait in its queue and fewer leave it idle"
+        )
+    for key in NOT_WITH_A_SERVER:
+        if getattr(engine, key) != EngineSpec.model_fields[key].get_default(call_default_factory=True):
+            raise JobError(f"{where}.{key} has no effect on a server, which has its own settings: leave it out")
+
+
+def _check_own_engine(where: str, engine: EngineSpec) -> None:
+    size = engine.args.get("max_num_seqs")
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise JobError(
+            f"{where}.args.max_num_seqs must be given, a whole number of sequences that run at once: vLLM's default "
+            "depends on the device, and it decides what an order can gain"
+        )
+    for key in ("model", "api_key_env", "concurrency"):
+        if getattr(engine, key) is not None:
+            raise JobError(f"{where}.{key} is for a server: give engine.server, or leave it out")
 
 
 def _check_prompts(params: Path, job: Job) -> None:

@@ -90,7 +90,7 @@ _Verbatim = Annotated[dict[str, Any], AfterValidator(_check_json)]  # names and 
 
 
 class EngineSpec(_Strict):
-    """How the engine's child process is started, and vLLM's own settings."""
+    """How the engine's child process is started, and vLLM's own settings; or which server is used in its place."""
 
     model_config = ConfigDict(coerce_numbers_to_str=True)  # of `_Word`s only: strict text stays strict
 
@@ -102,6 +102,13 @@ class EngineSpec(_Strict):
     args: _Verbatim = {}  # vLLM's EngineArgs, verbatim
     lora_modules: dict[str, str] = {}  # name that a prompt asks for → folder of the adapter
     start_timeout_s: Annotated[float, Field(gt=0)] = 900.0
+    # A vLLM server that somebody else runs, such as http://127.0.0.1:8000/v1; then nothing above is used
+    server: Annotated[str, Field(pattern=r"^https?://[^\s/]+")] | None = None
+    model: str | None = None  # its name on the server; None: the first one that the server names
+    api_key_env: _Variable | None = None  # environment variable that holds the server's key
+    concurrency: Annotated[int, Field(ge=1, le=1000)] | None = None  # requests in flight on the server
+    request_timeout_s: Annotated[float, Field(gt=0)] = 600.0
+    request_retries: Annotated[int, Field(ge=0)] = 6  # of a request that the server failed; 6 take half a minute
     replicas: Annotated[int, Field(ge=1)] = 1  # engines that share the order, each with devices of its own
     # of each replica: accelerators, or processors for a CPU engine; None: equal parts of what it may use
     devices: Annotated[tuple[Annotated[tuple[_Word, ...], Field(strict=False)], ...], Field(strict=False)] | None = None
@@ -119,7 +126,7 @@ class EngineSpec(_Strict):
     @property
     def max_num_seqs(self) -> int:
         """Sequences that run at once: the batch size. vLLM's default depends on the device, so a job must state it."""
-        return int(self.args["max_num_seqs"])
+        return self.concurrency or int(self.args["max_num_seqs"])
 
     @property
     def max_num_batched_tokens(self) -> int:

@@ -389,6 +389,8 @@ def _question(job: Job, model: ModelFacts, dataset_md5: str, chosen: Order) -> s
     engine = {"args": args_without_secrets(job.engine), "in_process": job.engine.in_process}
     if job.engine.batch_invariant:
         engine["batch_invariant"] = True
+    if job.engine.server:
+        engine |= {"server": True, "model": job.engine.model, "concurrency": job.engine.concurrency}
     if job.engine.replicas > 1:
         engine["replicas"] = job.engine.replicas
     asked: dict[str, Any] = {

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from orderproof.engines.admission import count_inversions
 from orderproof.engines.protocol import Engine, Failure, Figures, Output, Request, Share
 from orderproof.job.sampling import asked_tokens, is_cut_short
 from orderproof.job.spec import Job
@@ -201,9 +202,4 @@ def _inversions(sent: Sequence[Output | None], shares: Sequence[Share]) -> int:
     clock = np.array([output.scheduled_s if output else np.nan for output in sent])
     replicas = {share.replica for share in shares}
     parts = [np.concatenate([clock[s.start : s.stop] for s in shares if s.replica == k]) for k in replicas]
-    return sum(map(_inverted, parts or [clock]))
-
-
-def _inverted(clock: Floats) -> int:
-    ran = clock[np.isfinite(clock)]
-    return int((ran < np.maximum.accumulate(ran)).sum()) if len(ran) else 0
+    return sum(map(count_inversions, parts or [clock]))

@@ -13,6 +13,11 @@ from orderproof.job.errors import OrderproofError
 from orderproof.job.files import atomic_file
 from orderproof.prompts.tail_lines import STANDARD_STREAM
 
+# Names that promise a format; a name without any of these, such as `sorted.txt`, is the user's own business.
+FORMAT_SUFFIXES = frozenset(
+    {".jsonl", ".parquet", ".json", ".csv", ".tsv", ".xlsx", ".arrow", ".feather", ".gz", ".zst", ".bz2", ".xz", ".zip"}
+)
+
 
 class ReorderError(OrderproofError):
     """Rows that cannot be ordered or restored: file, line and id, and what to do."""
@@ -45,13 +50,21 @@ def open_destination(destination: str | Path) -> Iterator[IO[bytes]]:
         ) from None
 
 
-def check_file_type(name: str, suffix: str, destination: str | Path) -> None:
-    """Raise ReorderError if the destination's suffix says another file type than the source `name` has."""
-    if Path(destination).suffix.lower() in {".jsonl", ".parquet"} - {suffix}:
+def check_destination(name: str, suffix: str, destination: str | Path) -> None:
+    """Check a destination before the work is done.
+
+    Raises:
+        ReorderError: its suffix is that of another format than the source `name` has, or its folder does not exist.
+    """
+    if str(destination) == STANDARD_STREAM:
+        return
+    if Path(destination).suffix.lower() in FORMAT_SUFFIXES - {suffix}:
         raise ReorderError(
             f"{destination}: rows are written in the format they are read in, and {name} is {suffix[1:]}. "
             f"Give a {suffix} file"
         )
+    if not Path(destination).resolve().parent.is_dir():
+        raise ReorderError(f"{destination}: its folder does not exist. Create it, or give another path")
 
 
 def is_same_file(source: str | Path, destination: str | Path) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from orderproof.job.spec import OrderSpec
-from orderproof.orders.destination import ReorderError, check_file_type, is_same_file, open_destination
+from orderproof.orders.destination import ReorderError, check_destination, is_same_file, open_destination
 from orderproof.orders.order import Order
 from orderproof.orders.registry import make_order
 from orderproof.orders.row_text import RowText, row_text
@@ -46,10 +46,10 @@ def reorder_file(
         )
     with open_source(source) as (name, file):
         if spec.window and may_stream(file):
-            check_file_type(name, ".jsonl", destination)
+            check_destination(name, ".jsonl", destination)
             return _reorder_stream(name, file, destination, spec, served)
         with rows_in(name, file) as rows:
-            check_file_type(name, rows.suffix, destination)
+            check_destination(name, rows.suffix, destination)
             check_unique_ids(rows)
             order = make_order(spec, _view(rows, served, row_text(spec, served)), rows.md5())
             write_rows(rows, order.permutation.tolist(), destination)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from orderproof.orders.destination import ReorderError, check_file_type, is_same_file
+from orderproof.orders.destination import ReorderError, check_destination, is_same_file
 from orderproof.orders.reorder_files import check_unique_ids, write_rows
 from orderproof.prompts.row_files import Rows, open_rows
 from orderproof.prompts.tail_lines import STANDARD_STREAM
@@ -25,7 +25,7 @@ def restore_file(outputs: str | Path, like: str | Path, destination: str | Path)
     if str(outputs) == str(like) == STANDARD_STREAM:
         raise ReorderError("only one of the two files can be standard input. Give the name of the other")
     with open_rows(like) as prompts, open_rows(outputs) as rows:
-        check_file_type(rows.name, rows.suffix, destination)
+        check_destination(rows.name, rows.suffix, destination)
         if is_same_file(like, destination):
             raise ReorderError(f"{like}: the prompts would be overwritten by outputs. Give another destination")
         check_unique_ids(prompts)

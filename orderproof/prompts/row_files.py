@@ -31,6 +31,7 @@ from orderproof.prompts.tail_lines import STANDARD_STREAM
 ID_FIELDS = ("id", "custom_id")  # ours, and that of OpenAI's batch format
 BATCH_FIELDS = frozenset({"body", "response"})  # of that format's requests and responses
 PARQUET_MAGIC = b"PAR1"
+COMPRESSED_MAGIC = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")  # gzip, zstd
 PARQUET_BATCH_ROWS = 1 << 16
 
 
@@ -111,7 +112,10 @@ def rows_in(name: str, opened: BinaryIO) -> Iterator[Rows]:
             file = stack.enter_context(tempfile.TemporaryFile())
             shutil.copyfileobj(opened, file)
         file.seek(0)
-        kind = _Parquet if file.read(len(PARQUET_MAGIC)) == PARQUET_MAGIC else _JsonLines
+        begins = file.read(len(PARQUET_MAGIC))
+        if begins.startswith(COMPRESSED_MAGIC):
+            raise RowError(f"{name}: is compressed. Give its content, as in: zcat IN | orderproof order - -o OUT")
+        kind = _Parquet if begins == PARQUET_MAGIC else _JsonLines
         rows: Rows = kind(name, file)
         if not rows.ids:
             raise _no_rows(name)

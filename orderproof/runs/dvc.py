@@ -27,6 +27,7 @@ from orderproof.job.redaction import hide_user_info
 _NO_DVC = "not inside of a DVC repository"
 _NO_STAGE = "does not exist as an output or a stage name"
 _ERROR_START = re.compile(r"^(ERROR: |fatal: |error: | ! \[)", re.MULTILINE)  # as DVC and git print errors
+_CONFLICT = re.compile(rb"^(<{7}|>{7}) ", re.MULTILINE)
 _MAX_ERROR_CHARACTERS = 500
 
 
@@ -241,11 +242,27 @@ def _why_not_recorded(root: Path, stage: str, error: BaseException) -> str | Non
     return None
 
 
+def lock_problem(root: Path) -> str | None:
+    """Why dvc.lock cannot be used, and what to do; None: it can, or there is none."""
+    try:
+        _read_yaml(root / "dvc.lock")
+    except DvcError as error:
+        return str(error)
+    return None
+
+
 def _read_yaml(path: Path) -> Any:
     try:
-        return YAML(typ="safe", pure=True).load(path)
+        content = path.read_bytes()
     except FileNotFoundError:
         return None
+    if _CONFLICT.search(content):
+        raise DvcError(
+            f"{path} has the conflict markers of a git merge. Take one side with `git checkout --ours {path.name}` "
+            f"(or --theirs), `git add {path.name}`; `dvc status` then names the stages that the other side recorded"
+        )
+    try:
+        return YAML(typ="safe", pure=True).load(content)
     except (YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise DvcError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
 

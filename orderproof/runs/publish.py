@@ -16,6 +16,7 @@ from typing import Any, Literal
 from orderproof.runs.dvc import DvcError, inside_a_stage, lock_entry, run_dvc, run_tool
 
 _REBASE_FOLDERS = ("rebase-merge", "rebase-apply")
+_NO_IDENTITY = ("auto-detect email address", "empty ident name", "no email was given", "no name was given")
 MAX_PUSHES = 5  # when others push at the same time
 
 
@@ -124,9 +125,15 @@ def _commit_only(root: Path, paths: Sequence[str], message: str) -> str | None:
         if untracked:
             _git(root, "add", "--intent-to-add", "--", *untracked)  # --only needs files that git tracks
         _git(root, "commit", "--quiet", "--only", f"--message={message}", "--", *changed)
-    except DvcError:
+    except DvcError as error:
         if untracked:
             _git(root, "rm", "--quiet", "--cached", "--ignore-unmatch", "--", *untracked)
+        if any(words in str(error) for words in _NO_IDENTITY):
+            files = " ".join(changed)
+            raise DvcError(
+                f"{error}. Run `git config user.name 'Your Name'` and `git config user.email you@example.org`, then "
+                f"`git add {files}` and `git commit -- {files}`"
+            ) from None
         raise
     return _head(root)
 

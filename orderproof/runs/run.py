@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 from orderproof.job.model import ModelFacts
 from orderproof.job.paths import Verb
-from orderproof.job.redaction import recorded_args
+from orderproof.job.redaction import recorded_args, recorded_engine
 from orderproof.job.spec import Job
 from orderproof.orders.order_record import OrderRecord
 
@@ -79,10 +79,16 @@ class Basis(Frozen):
             model=job.model,
             model_fingerprint=model.fingerprint,
             toy=model.toy,
-            engine={"args": recorded_args(job), "replicas": job.engine.replicas},
+            engine=_engine_of(job),
             sampling=job.sampling,
             **more,
         )
+
+
+def _engine_of(job: Job) -> dict[str, JsonValue]:
+    if job.engine.server:
+        return recorded_engine(job)
+    return {"args": recorded_args(job), "replicas": job.engine.replicas}
 
 
 class RunIdentity(TypedDict):

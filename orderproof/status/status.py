@@ -18,6 +18,7 @@ from orderproof.measure.trial_store import EvidenceError, History, Trial, read_h
 from orderproof.prompts.prompt import PromptError
 from orderproof.prompts.prompt_files import find_files
 from orderproof.reproduce.record import ReproductionError, read_newest
+from orderproof.runs.dvc import lock_problem
 from orderproof.runs.promotion import ORDER_FILE, RECORD_FILE, PromotionError, read_promotion
 from orderproof.runs.promotion_record import Promotion
 from orderproof.runs.run import Frozen, Run
@@ -100,6 +101,8 @@ class JobStatus(Frozen):
 def read_status(job: Job) -> JobStatus:
     """Read what lies on disk of a job. What cannot be read is among the `problems`, never an error."""
     problems = _missing_inputs(job)
+    if problem := lock_problem(job.root):
+        problems.append(problem)
     history = _readable_history(job, problems)
     trials = history.trials
     promotion = _readable_promotion(job, problems)

@@ -15,6 +15,8 @@ import pytest
 from orderproof.doctor import services
 from tests.support.doctor_project import only, write_params
 
+CONFLICT = "schema: '2.0'\nstages:\n<<<<<<< HEAD\n  a: {}\n=======\n  b: {}\n>>>>>>> other\n"
+
 
 def git_init(root: Path) -> None:
     subprocess.run(["git", "init", "--quiet", root], check=True)
@@ -48,6 +50,16 @@ def test_dvc_is_found_in_a_folder_above(root: Path) -> None:
     assert "dvc.yaml" in only(root, "DVC").finding
     (root / "dvc.yaml").write_text("stages: {}\n")
     assert only(root, "DVC").state == "ok"
+
+
+def test_a_lock_with_conflict_markers_is_named_with_its_remedy(root: Path) -> None:
+    (root.parent / ".dvc").mkdir()
+    (root / "dvc.yaml").write_text("stages: {}\n")
+    (root / "dvc.lock").write_text(CONFLICT)
+    check = only(root, "DVC")
+    assert check.state == "fail"
+    assert "conflict markers" in check.finding
+    assert "git checkout --ours dvc.lock" in check.remedy
 
 
 # -- servers -----------------------------------------------------------------------------------------------------------
@@ -126,6 +138,18 @@ def test_a_server_that_never_answers_is_not_waited_for(
 def test_an_odd_tracking_address_is_no_traceback(root: Path, uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     assert only(root, "MLflow").finding
+
+
+@pytest.mark.parametrize("uri", ["file:///tmp/mlruns", "./mlruns", "mlruns"])
+def test_a_store_that_mlflow_refuses_is_named_with_the_way_out(
+    root: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    check = only(root, "MLflow")
+    assert check.state == "warn"
+    assert "mlflow migrate-filestore" in check.remedy
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    assert only(root, "MLflow").state == "ok"
 
 
 def test_without_a_prefect_server_flows_run_without_one(root: Path) -> None:

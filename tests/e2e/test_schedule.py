@@ -16,7 +16,7 @@ from uuid import UUID
 import numpy as np
 import psutil
 import pytest
-from prefect.client.schemas.filters import ArtifactFilter
+from prefect.client.schemas.filters import ArtifactFilter, LogFilter
 from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.states import Cancelling
 from ruamel.yaml import YAML
@@ -116,6 +116,12 @@ def artifacts(project: Scheduled, run: UUID) -> dict[str, str]:
     return {str(made.key): str(made.type) for made in project.deployments.client.read_artifacts(artifact_filter=mine)}
 
 
+def logged(project: Scheduled, run: UUID) -> list[str]:
+    """The lines on a run's page, those of its tasks among them."""
+    of_run = LogFilter.model_validate({"flow_run_id": {"any_": [str(run)]}})
+    return [line.message for line in project.deployments.client.read_logs(of_run)]
+
+
 def free_slots(project: Scheduled) -> int:
     limit = project.deployments.client.read_global_concurrency_limit_by_name(LIMIT)
     return limit.limit - limit.active_slots
@@ -188,7 +194,9 @@ def test_a_cancelled_run_leaves_no_process_and_a_free_slot_and_what_it_had_done(
     wait_until(lambda: free_slots(project) == 1, 10)
     kept = project.kept(SECOND)
     assert 0 < kept < PROMPTS
-    project.deployments.wait(project.deployments.run_now(NIGHTLY.format(SECOND)), "COMPLETED")
+    again = project.deployments.run_now(NIGHTLY.format(SECOND))
+    project.deployments.wait(again, "COMPLETED")
+    assert any(f"{kept} prompts were finished by an earlier run" in line for line in logged(project, again))
     assert count(read_runs(project.job(SECOND), "generate")[-1], "resumed") == (kept,)
     assert output_ids(project.job(SECOND)) == [f"p{k}" for k in range(PROMPTS)]
 

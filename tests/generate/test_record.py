@@ -39,7 +39,7 @@ def block_records(job: Job) -> None:
 def test_a_run_is_recorded_with_the_figures_of_its_work(job: Job) -> None:
     run = generate(job)
     assert count(run, "prompts", "generated", "resumed", "failed") == (PROMPTS, PROMPTS, 0, 0)
-    assert count(run, "output_tokens", "preempted") == (PROMPTS * 8, 0)
+    assert count(run, "output_tokens", "preempted", "inversions") == (PROMPTS * 8, 0, 0)
     wall_s, median_ms, p95_ms, running = (
         run.figure(name) for name in ("wall_s", "time_per_batch_ms", "time_per_batch_p95_ms", "running_mean")
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import gzip
 import hashlib
 import io
 import os
@@ -21,6 +22,7 @@ import pytest
 
 from orderproof.job.errors import OrderproofError
 from orderproof.job.spec import OrderSpec
+from orderproof.orders import reorder_files
 from orderproof.orders.destination import ReorderError
 from orderproof.orders.order import OrderError
 from orderproof.orders.registry import make_order
@@ -131,6 +133,31 @@ def test_a_missing_file_a_folder_and_another_kind_are_refused(prompts: Path, tmp
         reorder_file(prompts, tmp_path, SHUFFLED)
     with pytest.raises(ReorderError, match=r"Give a \.jsonl file"):
         reorder_file(prompts, tmp_path / "out.parquet", SHUFFLED)
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.json", "x.jsonl.gz"])
+def test_a_name_that_promises_another_format_is_refused(prompts: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(ReorderError, match=r"Give a \.jsonl file"):
+        reorder_file(prompts, tmp_path / name, SHUFFLED)
+    reorder_file(prompts, tmp_path / "sorted.txt", SHUFFLED)
+
+
+def test_a_folder_that_does_not_exist_is_named_before_rows_are_ordered(
+    prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reorder_files, "make_order", lambda *_: pytest.fail("rows were ordered"))
+    with pytest.raises(ReorderError, match="its folder does not exist"):
+        reorder_file(prompts, tmp_path / "no" / "such" / "x.jsonl", SHUFFLED)
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, lambda rows: pa.compress(rows, "zstd", asbytes=True)])
+def test_a_compressed_file_is_named_with_the_way_to_read_it(
+    prompts: Path, tmp_path: Path, compress: Callable[[bytes], bytes]
+) -> None:
+    packed = tmp_path / "packed.jsonl"
+    packed.write_bytes(compress(prompts.read_bytes()))
+    with pytest.raises(RowError, match="is compressed"):
+        reorder_file(packed, tmp_path / "x.jsonl", SHUFFLED)
 
 
 def test_neither_command_overwrites_the_prompts(prompts: Path, tmp_path: Path) -> None:

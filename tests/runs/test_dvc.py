@@ -10,7 +10,15 @@ import pytest
 from ruamel.yaml import YAML
 
 from orderproof.job.spec import UNMEASURED_KEYS
-from orderproof.runs.dvc import DvcError, InputsChanged, record_again, record_in_dvc, stage_of, stage_params
+from orderproof.runs.dvc import (
+    DvcError,
+    InputsChanged,
+    lock_problem,
+    record_again,
+    record_in_dvc,
+    stage_of,
+    stage_params,
+)
 
 SIX, ONE = stage_of("six-domains"), stage_of("one-domain")
 
@@ -257,3 +265,12 @@ def test_a_python_without_dvc_is_an_error_in_its_own_words(project: Any, monkeyp
     monkeypatch.setattr("sys.executable", shutil.which("python3", path="/usr/bin:/bin") or "/nowhere/python3")
     with pytest.raises(DvcError, match=r"No module named dvc|cannot be run"):
         record_in_dvc(project.root, SIX, {})
+
+
+def test_conflict_markers_in_the_lock_are_named_with_the_way_out(project: Any) -> None:
+    assert lock_problem(project.root) is None
+    lock = project.root / "dvc.lock"
+    lock.write_text(lock.read_text() + "<<<<<<< HEAD\n=======\n>>>>>>> theirs\n")
+    assert "git checkout --ours dvc.lock" in str(lock_problem(project.root))
+    with pytest.raises(DvcError, match="conflict markers"):
+        record_again(project.root, SIX)

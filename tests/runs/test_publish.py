@@ -94,6 +94,18 @@ def test_a_commit_that_a_hook_refuses_is_an_error_and_changes_nothing(project: A
     ] == before
 
 
+def test_without_an_author_the_note_has_the_commands_that_set_one(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for role in ("AUTHOR", "COMMITTER"):
+        monkeypatch.delenv(f"GIT_{role}_NAME")
+        monkeypatch.delenv(f"GIT_{role}_EMAIL")
+    project.git("config", "user.useConfigOnly", "true")
+    project.edit("dvc.lock", "schema: '2.0'", "schema: '2.0'  # anew")
+    with pytest.raises(DvcError, match=r"`git config user\.name 'Your Name'`.*`git commit -- dvc\.lock`$"):
+        publish(project.root, SIX, "commit", MESSAGE)
+
+
 def test_inputs_that_the_commit_does_not_hold_are_named(project: Any) -> None:
     project.edit("params.yaml", "max_model_len: 512", "max_model_len: 513")
     project.edit("data/six-domains/prompts.jsonl.dvc", "outs:", "# edited\nouts:")

@@ -323,3 +323,8 @@ def test_status_imports_nothing_heavy() -> None:
     script = "import sys, orderproof.status.status, orderproof.status.text; print(*sys.modules)"
     modules = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not {"mlflow", "prefect", "torch", "sklearn", "great_expectations", "matplotlib", "pandas"} & set(modules)
+
+
+def test_a_lock_with_conflict_markers_is_a_problem(project: Project) -> None:
+    (project.job.root / "dvc.lock").write_text("<<<<<<< HEAD\n=======\n>>>>>>> theirs\n")
+    assert any("conflict markers" in problem for problem in read_status(project.job).problems)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import os
 import re
+import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +17,15 @@ from typing import Any
 import httpx
 import pytest
 from prefect import Flow
+from prefect.context import FlowRunContext
+from prefect.logging.handlers import APILogHandler
 
+from orderproof.doctor import services
 from orderproof.job.errors import OrderproofError
 from orderproof.job.params import load_job
 from orderproof.runs.run import Run
 from tasks.terminal import run_as_command
+from tests.conftest import ROOT
 from tests.support.run_maker import make_job_run
 
 FLOWS = {
@@ -105,6 +112,45 @@ def test_a_server_that_is_gone_is_one_message_too(
     assert command(monkeypatch, StandIn(measure), "it") == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("orderproof: the Prefect server does not answer (Connection refused)")
+
+
+def test_a_server_that_takes_connections_and_never_answers_is_one_message_before_the_flow_begins(
+    params: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(job: str) -> Run:
+        """Measure."""
+        raise AssertionError("the flow began")
+
+    monkeypatch.setattr(services, "SERVER_TIMEOUT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{listening.getsockname()[1]}/api")
+        assert command(monkeypatch, StandIn(measure), "it") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "does not answer (no answer within" in line
+    assert "unset PREFECT_API_URL" in line
+
+
+@pytest.mark.parametrize(("server", "retries"), [("", 1), ("http://127.0.0.1:4200/api", 3)])
+def test_prefect_reads_the_settings_of_a_flow_that_is_a_command(tmp_path: Path, server: str, retries: int) -> None:
+    show = (
+        "import flows.measure, prefect.settings as s; s = s.get_current_settings(); "
+        "print(s.server.ephemeral.startup_timeout_seconds, s.api.request_timeout, s.client.max_retries)"
+    )
+    foreign = ("PREFECT_", "COVERAGE")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    env |= {"PREFECT_HOME": str(tmp_path), "PREFECT_API_URL": server, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", show], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["180", "20.0", str(retries)]
+
+
+def test_the_librarys_lines_are_for_the_page_of_a_run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(APILogHandler, "emit", lambda _, record: sent.append(record.getMessage()))
+    library = logging.getLogger("orderproof.generate")
+    library.info("outside")
+    monkeypatch.setattr(FlowRunContext, "get", lambda: object())
+    library.info("inside")
+    assert sent == ["inside"]
 
 
 @pytest.mark.parametrize("name", ["prefect.flow_runs", "prefect.task_runs"])
