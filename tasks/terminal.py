@@ -15,6 +15,7 @@ from prefect.context import FlowRunContext, TaskRunContext
 from prefect.logging.handlers import APILogHandler
 
 from orderproof.cli.conventions import StandardErrorHandler
+from orderproof.cli.main import INTERRUPTED, KEPT
 from orderproof.doctor import services
 from orderproof.job.errors import OrderproofError
 from orderproof.job.params import load_job
@@ -53,6 +54,12 @@ def _require_server() -> None:
         raise OrderproofError(f"the Prefect server {check.finding}. Try again, or {check.remedy}")
 
 
+def _was_interrupted(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
 def run_as_command(flow: Flow[..., Run]) -> None:
     """Parse the command line into the flow's parameters, run it, and print its result."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -74,6 +81,9 @@ def run_as_command(flow: Flow[..., Run]) -> None:
         print("\n".join((f"orderproof: {error}", *error.words)), file=sys.stderr)
         raise SystemExit(1) from None
     except httpx.HTTPError as error:
+        if _was_interrupted(error):  # which also ended Prefect's own server
+            print(f"orderproof: {KEPT}", file=sys.stderr)
+            raise SystemExit(INTERRUPTED) from None
         print(
             f"orderproof: the Prefect server does not answer ({error}), so it does not know how this run ended. What "
             "was finished is kept: run the same command again to resume",

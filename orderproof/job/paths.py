@@ -15,6 +15,26 @@ REPRODUCED_FILE = "reproduced.parquet"
 ROUTES_FILE, PREDICTOR_FILE, STEP_COSTS_FILE = "routes.parquet", "predictor.npz", "step_costs.json"
 
 
+STATE_FOLDER = ".orderproof"
+EXPERIMENTS = (".dvc", "tmp", "exps")
+
+
+def state_dir(root: Path) -> Path:
+    """Where a project keeps what may be deleted: .orderproof in its folder, or in that of which it is DVC's copy."""
+    return (project_of_copy(root) or root) / STATE_FOLDER
+
+
+def project_of_copy(root: Path) -> Path | None:
+    """The project of which `dvc exp run --temp` or `--queue` made this copy, soon to be deleted; None: it is none."""
+    place = root.resolve()
+    for folder in place.parents:
+        if folder.parts[-3:] == EXPERIMENTS:
+            project, inside = folder.parents[2], place.relative_to(folder).parts
+            below = project.joinpath(*inside[2 if inside[0] == "standalone" else 1 :])
+            return below if below.is_dir() else project
+    return None
+
+
 @dataclass(frozen=True)
 class JobPaths:
     """The paths of one job under the folder of its params.yaml. None of them needs to exist."""

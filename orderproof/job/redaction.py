@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from orderproof.job.hashing import canonical_json
+from orderproof.job.paths import STATE_FOLDER, state_dir
 from orderproof.job.spec import EngineSpec, Job
 
-KEY_FILE = Path(".orderproof", "redaction.key")
+KEY_FILE = Path(STATE_FOLDER, "redaction.key")
 HIDDEN = re.compile(r"\(hidden(?: ([0-9a-f]{8}):[0-9a-f]{16})?\)")
 
 # What a secret's name has in it. vLLM's `tokenizer…` and `pass_config` are none.
@@ -120,7 +121,7 @@ def _names_secret(option: str) -> bool:
 
 def _key(root: Path) -> bytes | None:
     """The project's key, made at first need; None: it can be neither read nor written."""
-    path = root / KEY_FILE
+    path = state_dir(root) / KEY_FILE.name
     with contextlib.suppress(OSError):
         if not path.exists():
             _make_key(path)

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from filelock import FileLock
 
 from orderproof.job.errors import OrderproofError
+from orderproof.job.paths import state_dir
 from orderproof.job.spec import Job
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def _local_uri(root: Path) -> str:
 
 
 def _database(root: Path) -> Path:
-    return root.resolve() / ".orderproof" / "mlflow" / "mlflow.db"
+    return state_dir(root.resolve()) / "mlflow" / "mlflow.db"
 
 
 def _without_password(uri: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from orderproof.job.errors import OrderproofError
 from orderproof.job.files import write_atomically
 from orderproof.job.hashing import md5_of
+from orderproof.job.paths import project_of_copy
 from orderproof.job.spec import UNMEASURED_KEYS, Job
 from orderproof.runs import dvc, publish
 from orderproof.runs.inputs import Inputs, refuse_other_prompts
@@ -107,6 +109,9 @@ def record(job: Job, run: Run, inputs: Inputs, outputs: Mapping[str, str] | None
         return run.with_notes(f"not recorded in DVC: {error}")
     except dvc.DvcError as error:
         return run.with_notes(f"not recorded in DVC: {error}. When that is fixed: `dvc commit --force {stage}`")
+    if project_of_copy(job.root):
+        name = os.environ.get("DVC_EXP_NAME", "NAME")
+        run = run.with_notes(f"this ran in DVC's temporary copy: `dvc exp apply {name}` brings its files here")
     return run.with_notes(*_publish(job, recorded, run.sentence))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from orderproof.job.files import write_atomically
+from orderproof.job.paths import state_dir
 from orderproof.job.spec import Job
 from orderproof.runs.mlflow_client import public_uri
 from orderproof.runs.run import Run
@@ -41,4 +42,4 @@ def _key(run: Run) -> str:
 
 
 def _path(job: Job) -> Path:
-    return job.root / ".orderproof" / "mlflow" / "sent" / f"{job.name}.json"
+    return state_dir(job.root) / "mlflow" / "sent" / f"{job.name}.json"

@@ -21,7 +21,11 @@ from tests.support.command_line import RunCommand
 from tests.support.tiny_tokenizer import save_model
 
 FEW, MANY = 30, 250  # examples in `make test` and in `make test-long`
-ANY_PACE = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
+
+
+def examples(number: int) -> settings:
+    return settings(max_examples=number, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+
 
 names = st.sampled_from(
     ["id", "text", "label", "sampling", "reference", "lora", "messages", "conversations", "custom_id", "body", "method",
@@ -132,31 +136,27 @@ def tried(run: RunCommand, tmp_path: Path) -> Callable[[str, bytes, dict[str, An
 Tried = Callable[[str, bytes, dict[str, Any]], None]
 
 
-@ANY_PACE
-@settings(max_examples=FEW)
+@examples(FEW)
 @given(name=st.sampled_from(list(FORMATS)), found=rows, spoil=damage)
 def test_a_malformed_file_is_one_message(tried: Tried, name: str, found: Any, spoil: Any) -> None:
     tried(name, spoil(FORMATS[name](found)), {})
 
 
-@ANY_PACE
-@settings(max_examples=FEW)
+@examples(FEW)
 @given(changes=documents)
 def test_malformed_settings_are_one_message(tried: Tried, changes: dict[str, Any]) -> None:
     tried("p.jsonl", b'{"id": "a", "text": "one"}\n', changes)
 
 
 @pytest.mark.long
-@ANY_PACE
-@settings(max_examples=MANY)
+@examples(MANY)
 @given(name=st.sampled_from(list(FORMATS)), found=rows, spoil=damage)
 def test_many_malformed_files(tried: Tried, name: str, found: Any, spoil: Any) -> None:
     tried(name, spoil(FORMATS[name](found)), {})
 
 
 @pytest.mark.long
-@ANY_PACE
-@settings(max_examples=MANY)
+@examples(MANY)
 @given(changes=documents)
 def test_many_malformed_settings(tried: Tried, changes: dict[str, Any]) -> None:
     tried("p.jsonl", b'{"id": "a", "text": "one"}\n', changes)

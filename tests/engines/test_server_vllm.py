@@ -14,7 +14,7 @@ from orderproof.job.spec import EngineSpec
 from tests.conftest import GREEDY
 from tests.support.vllm_server import vllm_server
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

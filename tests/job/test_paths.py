@@ -6,7 +6,9 @@ import inspect
 from pathlib import Path
 from typing import get_args
 
-from orderproof.job.paths import JobPaths, Verb
+import pytest
+
+from orderproof.job.paths import JobPaths, Verb, project_of_copy, state_dir
 
 PATHS = JobPaths(Path("/project"), "it")
 NAMES = [name for name, _ in inspect.getmembers(JobPaths, lambda member: isinstance(member, property))]
@@ -29,3 +31,14 @@ def test_a_run_is_in_the_folder_of_its_verb_and_job() -> None:
     assert PATHS.run_dir("measure", "20261129T144640Z-3f9a") == Path(
         "/project/reports/it/measure/20261129T144640Z-3f9a"
     )
+
+
+@pytest.mark.parametrize("copy", ["standalone/tmpa1b2", "tmpa1b2"])
+def test_a_temporary_copy_of_an_experiment_keeps_its_state_in_the_project(tmp_path: Path, copy: str) -> None:
+    inside = tmp_path / ".dvc" / "tmp" / "exps" / copy
+    (tmp_path / "below").mkdir()
+    (inside / "below").mkdir(parents=True)
+    assert state_dir(inside) == tmp_path / ".orderproof"
+    assert state_dir(inside / "below") == tmp_path / "below" / ".orderproof"
+    assert state_dir(tmp_path) == tmp_path / ".orderproof"
+    assert project_of_copy(tmp_path) is None

@@ -274,3 +274,11 @@ def test_conflict_markers_in_the_lock_are_named_with_the_way_out(project: Any) -
     assert "git checkout --ours dvc.lock" in str(lock_problem(project.root))
     with pytest.raises(DvcError, match="conflict markers"):
         record_again(project.root, SIX)
+
+
+def test_an_experiment_in_a_temporary_copy_is_recorded_there_and_applied_here(project: Any) -> None:
+    project.dvc("exp", "run", "--temp", "--name", "other", "-S", "+jobs.six-domains.sampling.seed=7", SIX)
+    before = entries(project)[SIX]["params"]["params.yaml"]
+    project.dvc("exp", "apply", "other", check=False)  # DVC names the outputs of stages that were never run
+    after = entries(project)[SIX]["params"]["params.yaml"]
+    assert (before != after, after["jobs.six-domains"]["sampling"]["seed"]) == (True, 7)

@@ -114,6 +114,20 @@ def test_a_server_that_is_gone_is_one_message_too(
     assert line.startswith("orderproof: the Prefect server does not answer (Connection refused)")
 
 
+def test_an_interrupt_that_also_ended_prefects_server_is_told_as_one(
+    params: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(job: str) -> Run:
+        """Measure."""
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise httpx.ConnectError("Connection refused")
+
+    assert command(monkeypatch, StandIn(measure), "it") == 130
+    assert "interrupted; what was finished is kept" in capsys.readouterr().err
+
+
 def test_a_server_that_takes_connections_and_never_answers_is_one_message_before_the_flow_begins(
     params: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
