@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated
 
 import typer
@@ -102,18 +103,29 @@ def demote(
     print_answer(answer, as_json, [kept, *(f"note: {note}" for note in notes)])
 
 
-@commands.command(epilog=examples("orderproof validate six-domains"))
-def validate(job: Name, params: Params = PARAMS, as_json: Json = False) -> None:
-    """Check a job's prompts as `measure` would, and spend nothing."""
-    from orderproof.validation.validate import validate_prompts
+@commands.command(epilog=examples("orderproof validate six-domains", "orderproof validate six-domains --no-engine"))
+def validate(
+    job: Name,
+    params: Params = PARAMS,
+    engine: Annotated[
+        bool, typer.Option(help="Ask vLLM too, in seconds and without weights: engine.args, adapters and sampling.")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """Check a job's prompts as `measure` would, and its settings, and spend nothing."""
+    from orderproof.validation.validate import validate_prompts, validate_settings
 
     checked = checked_job(params, job)
     log_to_standard_error()
     folder = checked.root / "reports" / checked.name / "validation"
     prompts = validate_prompts(checked, folder)
+    notices = list(prompts.notices)
+    if engine and (notice := validate_settings(checked, prompts)):
+        logging.getLogger(__name__).warning(notice)
+        notices.append(notice)
     tokens = int(prompts.offsets[-1])
     answer = {"job": job, "valid": True, "prompts": len(prompts), "prompt_tokens": tokens, "folder": str(folder),
-              "notices": list(prompts.notices)}  # fmt: skip
+              "notices": notices}  # fmt: skip
     lines = [
         f"{checked.prompts_name}: {len(prompts)} prompts, {tokens} tokens, all valid",
         f"report: {folder / 'validation'}",

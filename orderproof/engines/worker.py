@@ -9,6 +9,12 @@ output, one JSON object a line. Commands, in the order in which they may come, a
     {"op": "load", "args": {EngineArgs}, "sampling": {SamplingParams}, "adapters": {name: folder}, "env": {...},
      "share": {replica, replicas, ranks, devices, own} or null, "routing": text of worker_routing.py (optional)}
         → loaded: load_s, versions, machine, settings       | load_failed: error, kind
+    {"op": "check", "args": {EngineArgs}, "sampling": {...}, "samplings": [{...}, ...], "adapters": {name: folder},
+     "env": {...}}
+        → refused: where, error                             of each setting that vLLM does not take; where is
+                                                            "engine.args", "sampling", an adapter's name as
+                                                            "engine.lora_modules.NAME", or a number in `samplings`
+        → checked: backends                                 {structured-output backend: first number in `samplings`}
     {"op": "probe", "mib": 256}
         → probed: seconds
     {"op": "pass", "sampling": {...}, "queue": 32, "routing": {...} (optional, see worker_routing.py)}
@@ -119,6 +125,9 @@ class Session:
             if operation == "load":
                 os.environ.update(command["env"])  # again here: a container does not inherit them
                 self.load(command)
+            elif operation == "check":
+                os.environ.update(command["env"])
+                self.check(command)
             elif operation == "probe":
                 self.emit("probed", seconds=self.probe(command["mib"]))
             elif operation == "pass":
@@ -156,6 +165,45 @@ class Session:
         self._load_adapters(command["adapters"])
         self.emit("loaded", load_s=time.perf_counter() - started, **_describe(self.engine, devices))
 
+    def check(self, command: Line) -> None:
+        """Ask vLLM's own classes what it would refuse. No weights are read and no engine is started."""
+        from vllm.engine.arg_utils import EngineArgs
+
+        def refuse(where: str | int, error: Exception) -> None:
+            self.emit("refused", where=where, error=_error_text(error))
+
+        config, backends = None, dict[str, int]()
+        try:
+            _check_names("engine.args", command["args"], [field.name for field in dataclasses.fields(EngineArgs)])
+            _check_batch_invariance()
+            config = EngineArgs(**command["args"]).create_engine_config()
+        except Exception as error:
+            refuse("engine.args", error)
+        try:
+            sampler, tokenizer = _Sampler(command["sampling"]), None
+            if config:
+                tokenizer = _tokenizer_of(config)
+                _verify(sampler.default, config, tokenizer)
+        except Exception as error:
+            refuse("sampling", error)
+        else:
+            for number, own in enumerate(command["samplings"]):
+                try:
+                    params = sampler.params(own)
+                    if config:
+                        _verify(params, config, tokenizer)
+                        if params.structured_outputs:
+                            backends.setdefault(params.structured_outputs._backend, number)
+                except Exception as error:
+                    refuse(number, error)
+        if config:
+            for name, folder in command["adapters"].items():
+                try:
+                    _check_adapter(config, folder)
+                except Exception as error:
+                    refuse(f"engine.lora_modules.{name}", error)
+        self.emit("checked", backends=backends)
+
     def _check_sampling(self, sampler: _Sampler) -> None:
         """vLLM's own check of sampling against the model: tokens that it has, grammars that compile, and so on."""
         prompt, tasks = {"type": "token", "prompt_token_ids": [0]}, self.engine.get_supported_tasks()
@@ -168,13 +216,8 @@ class Session:
         if not folders:
             return
         from vllm.lora.request import LoRARequest
-        from vllm.triton_utils import HAS_TRITON
 
-        if not HAS_TRITON and self.engine.vllm_config.model_config.is_moe:  # the engine would die at the first step
-            raise ValueError(
-                "engine.lora_modules: with adapters vLLM runs a mixture of experts on Triton's kernels alone, and "
-                "there is no Triton here. Leave them out, or use an engine on a GPU"
-            )
+        _check_triton(self.engine.vllm_config.model_config)
         for number, (name, folder) in enumerate(folders.items(), 1):
             self.adapters[name] = LoRARequest(name, number, folder)
             try:
@@ -344,10 +387,10 @@ class _Sampler:
         self.base = base
         self.default = self._params({})
 
-    def params(self, own: Line | None) -> object:
+    def params(self, own: Line | None) -> Any:
         return self._params(own) if own else self.default
 
-    def _params(self, own: Line) -> object:
+    def _params(self, own: Line) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RepetitionDetectionParams, RequestOutputKind, StructuredOutputsParams
 
@@ -361,6 +404,7 @@ class _Sampler:
         if isinstance(fields.get("logit_bias"), dict):  # JSON's keys are strings
             fields["logit_bias"] = {int(token): bias for token, bias in fields["logit_bias"].items()}
         _check_names("sampling", fields, SamplingParams.__struct_fields__)
+        _check_types(fields, SamplingParams)
         _check_seed(fields.get("seed"))
         return SamplingParams(**fields, output_kind=RequestOutputKind.FINAL_ONLY)
 
@@ -370,6 +414,55 @@ def _check_names(where: str, given: Line, known: Sequence[str]) -> None:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             raise ValueError(f"{where}.{key} is unknown to vLLM" + (f": did you mean {near[0]!r}?" if near else ""))
+
+
+def _check_types(fields: Line, kind: Any) -> None:
+    """vLLM reads most values only in the step that uses them, where one of another type ends the engine."""
+    if hasattr(kind, "__struct_config__"):  # of msgspec, as vLLM's own classes are
+        import msgspec
+
+        plain = {name: value for name, value in fields.items() if not dataclasses.is_dataclass(value)}
+        try:
+            msgspec.convert(plain, kind)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"sampling: {error}") from None
+
+
+def _tokenizer_of(config: Any) -> Any:
+    try:
+        from vllm.tokenizers import cached_tokenizer_from_config
+    except ImportError:  # before 0.12
+        from vllm.transformers_utils.tokenizer import cached_tokenizer_from_configs
+
+        return cached_tokenizer_from_configs(config.model_config)
+
+    return cached_tokenizer_from_config(config.model_config)
+
+
+def _verify(params: Any, config: Any, tokenizer: Any) -> None:
+    """As vLLM does for each request: token ids that the model has, grammars that compile, and so on."""
+    params.verify(config.model_config, config.speculative_config, config.structured_outputs_config, tokenizer)
+
+
+def _check_triton(model: Any) -> None:
+    """Raise ValueError where an engine with adapters would die at its first step."""
+    from vllm.triton_utils import HAS_TRITON
+
+    if not HAS_TRITON and model.is_moe:
+        raise ValueError(
+            "engine.lora_modules: with adapters vLLM runs a mixture of experts on Triton's kernels alone, and there is "
+            "no Triton here. Leave them out, or use an engine on a GPU"
+        )
+
+
+def _check_adapter(config: Any, folder: str) -> None:
+    """Raise ValueError for an adapter that vLLM would refuse once the model is loaded."""
+    from vllm.lora.peft_helper import PEFTHelper
+
+    _check_triton(config.model_config)
+    if not any(name.startswith("adapter_model.") for name in os.listdir(folder)):
+        raise ValueError(f"{folder} has no weights (adapter_model.safetensors)")
+    PEFTHelper.from_local_dir(folder, None).validate_legal(config.lora_config)
 
 
 def _check_seed(seed: object) -> None:

@@ -39,6 +39,7 @@ from orderproof.prompts.stream import PromptStream, Stream
 from orderproof.prompts.tokenization import Tokenizer
 from orderproof.routing.predicted_work import predicted_work
 
+SHOWN_PROMPTS = 5  # of those that an engine had when it died
 READ_AHEAD_PROMPTS = 256  # read and tokenized together, in the order of sending
 
 
@@ -225,7 +226,10 @@ def generate(
 
     pending = _Pending(batch, in_flight, store, admissions)
     requests = pending if batch.windowed is None else _window_by_window(pending, batch.windowed)
-    generated.figures = engine.run(requests, batch.job.sampling, sink, generated.steps.add)
+    try:
+        generated.figures = engine.run(requests, batch.job.sampling, sink, generated.steps.add)
+    except EngineError as error:
+        raise _with_prompts(error, list(in_flight.values()), log_text=batch.job.reporting.log_text) from None
     if in_flight:
         raise EngineError(
             f"the engine ended without an answer for {len(in_flight)} prompts, such as "
@@ -234,6 +238,15 @@ def generate(
     if batch.job.engine.replicas == 1 and not batch.job.engine.server:
         generated.inversions = admissions.inversions
     return generated
+
+
+def _with_prompts(error: EngineError, in_flight: list[_Sent], *, log_text: bool) -> EngineError:
+    """The death of an engine with the prompts that it had: one of them may be why."""
+    if not in_flight:
+        return error
+    shown = ", ".join(repr(sent.id) for sent in in_flight[:SHOWN_PROMPTS])
+    more = f" and {len(in_flight) - SHOWN_PROMPTS} more" if in_flight[SHOWN_PROMPTS:] else ""
+    return error.about_prompts(f"without an answer then, in the order of sending: {shown}{more}", log_text=log_text)
 
 
 class _Pending:

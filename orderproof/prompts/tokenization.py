@@ -15,7 +15,10 @@ from orderproof.job.lfs import POINTER_REMEDY
 from orderproof.job.model import ModelError, find_pointers
 from orderproof.job.sampling import max_model_len
 from orderproof.job.spec import Job, JobError
+from orderproof.prompts import time_limit
+from orderproof.prompts.file_kinds import row_word
 from orderproof.prompts.prompt import Prompt, PromptError, shown
+from orderproof.prompts.time_limit import TooLong, limited
 
 BATCH_PROMPTS = 2048  # tokenized at once
 LONG_CHARACTERS = 8  # per token of the model's length: a text that is longer is tokenized in part first
@@ -122,6 +125,16 @@ class Tokenizer:
             characters *= 2
         return text
 
+    def begins_twice(self, ids: Sequence[int]) -> bool:
+        """Whether a prompt begins with two of the tokens that the tokenizer puts at the beginning."""
+        start = self._tokenizer.bos_token_id
+        return start is not None and list(ids[:2]) == [start, start]
+
+    @property
+    def start_text(self) -> str:
+        """The token at the beginning of a text, as text; empty: there is none."""
+        return str(self._tokenizer.bos_token or "")
+
     @functools.cached_property
     def _limit(self) -> int | None:
         """Tokens of the longest sequence; None: not known."""
@@ -146,6 +159,7 @@ def tokenize(job: Job, prompts: Iterable[Prompt]) -> TokenizedPrompts:
     rendered: list[str] = []
     pieces: list[np.ndarray] = []
     lengths: list[np.ndarray] = []
+    twice: list[Prompt] = []
     remaining = iter(prompts)
     while batch := list(itertools.islice(remaining, BATCH_PROMPTS)):
         texts, ids = tokenizer(batch)
@@ -153,6 +167,7 @@ def tokenize(job: Job, prompts: Iterable[Prompt]) -> TokenizedPrompts:
         pieces.append(np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(lengths[-1].sum())))
         rendered.extend(texts)
         kept.extend(batch)
+        twice += [p for p, own in zip(batch, ids, strict=True) if tokenizer.begins_twice(own)]
     return TokenizedPrompts(
         ids=[p.id for p in kept],
         lines=np.fromiter((p.line for p in kept), np.int64, len(kept)),
@@ -163,6 +178,15 @@ def tokenize(job: Job, prompts: Iterable[Prompt]) -> TokenizedPrompts:
         tokens=np.concatenate([np.empty(0, np.int32), *pieces]),
         offsets=np.concatenate([np.zeros(1, np.int64), *lengths]).cumsum(),
         adapters=[p.lora for p in kept],
+        notices=(_begin_twice(job, tokenizer, twice),) if twice else (),
+    )
+
+
+def _begin_twice(job: Job, tokenizer: Tokenizer, prompts: Sequence[Prompt]) -> str:
+    more = f" and {len(prompts) - 1:,} more" if prompts[1:] else ""
+    return (
+        f"{job.prompts_name}: the text begins with {tokenizer.start_text!r}, which the tokenizer adds as well, so the "
+        f"model gets it twice ({row_word(job.prompts_path)} {prompts[0].line}{more})"
     )
 
 
@@ -174,10 +198,16 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def apply_template(tokenizer: Any, prompt: Prompt, arguments: Mapping[str, Any]) -> str:
-    """A prompt's chat messages as one text; its own arguments override `arguments`. Raises what the template raises."""
+    """A prompt's chat messages as one text; its own arguments override `arguments`.
+
+    Raises:
+        TooLong: the template did not end.
+        and whatever the template raises.
+    """
     own = prompt.chat_template_args or {}
     options = {"add_generation_prompt": True, **arguments, **own, "tokenize": False}
-    return str(tokenizer.apply_chat_template(list(prompt.text), **options))
+    with limited():
+        return str(tokenizer.apply_chat_template(list(prompt.text), **options))
 
 
 def _load(job: Job) -> Any:
@@ -209,6 +239,9 @@ def _render(job: Job, tokenizer: Any, prompt: Prompt) -> str:
         raise fail(problem, f"Give plain text, or set `tokenizer` of jobs.{job.name} to a folder that has one")
     try:
         return apply_template(tokenizer, prompt, job.chat_template_args)
+    except TooLong:
+        problem = f"the model's chat template did not end within {time_limit.LIMIT_S:.0f} s"
+        raise fail(problem, f"Correct its loops, or chat_template_args of jobs.{job.name}") from None
     except Exception as error:  # templates raise errors of their own
         problem = f"the model's chat template refuses the messages: {shown(str(error))}"
         raise fail(problem, f"Correct them, or chat_template_args of jobs.{job.name}") from None

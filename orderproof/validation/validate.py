@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from orderproof.engines.settings_check import check_settings
 from orderproof.job.errors import OrderproofError
 from orderproof.job.spec import Job
 from orderproof.prompts.file_kinds import name_of, row_word
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 logger = logging.getLogger(__name__)
+
+SHOWN_REFUSALS = 10  # of settings, in a message
 
 
 class ValidationFailed(OrderproofError):
@@ -55,11 +59,38 @@ def validate_prompts(job: Job, folder: Path) -> TokenizedPrompts:
         raise
     frame = prompt_suite.build_frame(job, prompts, flaws)
     report = checks.run_suite("prompts", frame, prompt_suite.build_checks(job, flaws))
+    notices += prompts.notices
     about |= {"prompts": len(prompts), "prompt_tokens": int(prompts.offsets[-1]), "notices": notices}
     for notice in notices:
         logger.warning(notice)
     _conclude(folder, "validation", about, report, name_of(files.path), row_word(files.path))
     return dataclasses.replace(prompts, notices=tuple(notices))
+
+
+def validate_settings(job: Job, prompts: TokenizedPrompts) -> str | None:
+    """Ask vLLM what it refuses of the job's engine, adapters and sampling, and of the prompts' own sampling.
+
+    Returns:
+        Why vLLM was not asked; None: it was, and takes everything.
+
+    Raises:
+        ValidationFailed: a setting that it refuses.
+        EngineError: `engine.command` does not start, or has no vLLM.
+    """
+    if job.engine.server:
+        return "engine and sampling are not checked: the server has its own vLLM"
+    if not job.engine.command and importlib.util.find_spec("vllm") is None:
+        return "engine.args and sampling are not checked: there is no vLLM here"
+    rows = zip(prompts.lines.tolist(), prompts.ids, prompts.samplings, strict=True)
+    refusals = check_settings(job, rows)
+    if not refusals:
+        return None
+    path, word = job.prompts_path, row_word(job.prompts_path)
+    shown = [refusal.message(f"{path}: {word}") for refusal in refusals[:SHOWN_REFUSALS]]
+    more = [f"and {len(refusals) - len(shown)} more"] if refusals[len(shown) :] else []
+    raise ValidationFailed(
+        "\n".join([*shown, *more]), {"settings": [dataclasses.asdict(refusal) for refusal in refusals]}
+    )
 
 
 def validate_outputs(

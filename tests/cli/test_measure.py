@@ -224,7 +224,8 @@ def test_a_decision_for_machines_is_one_object_of_a_stable_shape(run: RunCommand
     trial = judged(project)
     answer = run("decide", "it", "--json").json
     assert set(answer) == {
-        "schema", "job", "trial", "folder", "answer", "exit_code", "sentence", "reason", "same_as_recorded", "verdict"
+        "schema", "job", "trial", "folder", "answer", "exit_code", "sentence", "reason", "differences",
+        "same_as_recorded", "verdict",
     }  # fmt: skip
     assert (answer["schema"], answer["job"], answer["trial"]) == ("orderproof/decision/1", "it", FIRST)
     assert (answer["same_as_recorded"], answer["folder"]) == (True, str(trial.folder))
@@ -255,7 +256,7 @@ def test_a_demotion_is_answered_with_the_files_own_order(run: RunCommand, tmp_pa
 
 def test_valid_prompts_are_counted_with_their_tokens(run: RunCommand, tmp_path: Path) -> None:
     job = make_project(tmp_path / "p", 12)
-    answer = run("validate", "it", "--params", job.root / "params.yaml", "--json").json
+    answer = run("validate", "it", "--no-engine", "--params", job.root / "params.yaml", "--json").json
     assert (answer["valid"], answer["prompts"]) == (True, 12)
     assert answer["prompt_tokens"] >= sum(len(f"prompt {k}") for k in range(12))
     assert (Path(answer["folder"]) / "validation.json").exists()
@@ -265,7 +266,7 @@ def test_prompts_that_are_not_valid_are_named_by_their_lines(run: RunCommand, tm
     job = make_project(tmp_path / "p", 3)
     with open(job.prompts_path, "a") as sink:
         sink.write('{"id": "p0", "text": "again"}\n')
-    result = run("validate", "it", "--params", job.root / "params.yaml")
+    result = run("validate", "it", "--no-engine", "--params", job.root / "params.yaml")
     assert (result.code, result.out) == (1, "")
     assert "p0" in result.err
     assert str(job.prompts_path) in result.err

@@ -135,8 +135,10 @@ def test_a_generation_is_resumed_with_another_number_of_replicas(tmp_path: Path)
 
 
 def test_a_resumed_run_has_the_figures_of_its_own_part(job: Job) -> None:
-    with pytest.raises(EngineError):
+    with pytest.raises(EngineError) as died:
         generate_and(job, kill, after=40)
+    assert died.value.words[0].startswith("without an answer then, in the order of sending: 'p")
+    assert died.value.words[0].endswith(" more")
     resumed, generated, tokens = count(generate(job), "resumed", "generated", "output_tokens")
     assert resumed >= 40
     assert (generated, tokens) == (PROMPTS - resumed, 8 * generated)

@@ -19,7 +19,8 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 CODE = [path for folder in ("orderproof", "flows", "tasks") for path in sorted((ROOT / folder).rglob("*.py"))]
-OF_THE_ENGINE = {"vllm", "torch"}  # worker.py runs where both are; torch is here too, with sentence-transformers
+# worker.py runs where vLLM is, which needs the others; torch is here too, with sentence-transformers.
+OF_THE_ENGINE = {"vllm", "torch", "msgspec"}
 
 
 def imported(path: Path) -> set[str]:

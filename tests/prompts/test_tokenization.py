@@ -137,3 +137,12 @@ def test_a_long_text_of_few_tokens_is_tokenized_as_a_whole(tmp_path: Path) -> No
     prompts = tokenized(tmp_path, tmp_path, content)
     assert prompts.lengths.tolist() == [2]
     assert len(prompts.texts(0)) == 10_001
+
+
+def test_a_text_that_begins_with_the_token_that_the_tokenizer_adds_is_told(tmp_path: Path) -> None:
+    save_model(tmp_path / "m")
+    path = write(tmp_path, b'{"id": "a", "text": "one"}\n{"id": "b", "text": "<s>two"}\n{"id": "c", "text": "<s>"}\n')
+    prompts = tokenize(job_of(path, tmp_path / "m"), read_prompts(path))
+    (notice,) = prompts.notices
+    assert "begins with '<s>', which the tokenizer adds as well" in notice
+    assert notice.endswith("(line 2 and 1 more)")

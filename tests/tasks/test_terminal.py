@@ -24,7 +24,7 @@ from orderproof.doctor import services
 from orderproof.job.errors import OrderproofError
 from orderproof.job.params import load_job
 from orderproof.runs.run import Run
-from tasks.terminal import run_as_command
+from tasks.terminal import RunPageHandler, run_as_command
 from tests.conftest import ROOT
 from tests.support.run_maker import make_job_run
 
@@ -160,10 +160,13 @@ def test_prefect_reads_the_settings_of_a_flow_that_is_a_command(tmp_path: Path, 
 def test_the_librarys_lines_are_for_the_page_of_a_run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[str] = []
     monkeypatch.setattr(APILogHandler, "emit", lambda _, record: sent.append(record.getMessage()))
-    library = logging.getLogger("orderproof.generate")
-    library.info("outside")
+
+    def log(message: str) -> None:
+        RunPageHandler().emit(logging.LogRecord("orderproof", logging.INFO, "", 0, message, None, None))
+
+    log("outside")
     monkeypatch.setattr(FlowRunContext, "get", lambda: object())
-    library.info("inside")
+    log("inside")
     assert sent == ["inside"]
 
 
