@@ -97,7 +97,7 @@ class ServerEngine:
                     "model": self._model,
                     "max_model_len": served.get("max_model_len"),
                     "max_num_seqs": self.spec.max_num_seqs,
-                    # Not said: it may share prefixes, so arms are kept apart.
+                    # Where it is not known, prefixes may be shared, so arms are kept apart.
                     "prefix_caching": cache.get("enable_prefix_caching", "True") == "True",
                 },
             )

@@ -76,7 +76,7 @@ def _check_prompts(params: Path, job: Job) -> None:
     if isinstance(job.prompts, tuple) and has_dvc and stages.is_file() and ITEM_PROMPTS in stages.read_text("utf-8"):
         raise JobError(
             f"{params}: jobs.{job.name}.prompts is a list, and with it DVC can run no stage of {stages}, which has "
-            f"{ITEM_PROMPTS}: name a folder, or replace {ITEM_PROMPTS} there by what DVC shall watch"
+            f"{ITEM_PROMPTS}: name a folder, or replace {ITEM_PROMPTS} there by what DVC should watch"
         )
 
 

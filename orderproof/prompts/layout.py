@@ -30,13 +30,13 @@ class Layout:
         """All columns that are read."""
         return (self.id or "id", self.text, self.label, self.reference, *ALWAYS)
 
-    def remarks(self, names: Collection[str]) -> Iterator[str]:
-        """What is to be said of these columns: which one is the text, and which look as if they should be read."""
+    def notices(self, names: Collection[str]) -> Iterator[str]:
+        """What a user should know about these columns: which has the text, and which look as if they should be read."""
         if self.id is None:
             yield "there is no `id`: the number of a row is its id"
         if self.text != "text" and "text" not in names:
             yield f"there is no `text`: the prompts are in `{self.text}`"
-        yield from remarks_on_unread(names, self.columns, "in `sampling`")
+        yield from notices_of_unread(names, self.columns, "in `sampling`")
 
 
 NATIVE = Layout()
@@ -54,7 +54,7 @@ def find_layout(names: Collection[str], columns: ColumnsSpec) -> Layout:
     )
 
 
-def remarks_on_unread(names: Collection[str], read: tuple[str, ...], place_of_sampling: str) -> Iterator[str]:
+def notices_of_unread(names: Collection[str], read: tuple[str, ...], place_of_sampling: str) -> Iterator[str]:
     """Columns that are not read and look as if they should be."""
     missing = tuple(field for field in read if field not in names)
     for name in names:

@@ -11,7 +11,7 @@ from orderproof.job.sampling import VLLM_MAX_TOKENS
 from orderproof.job.spec import ColumnsSpec
 from orderproof.job.spelling import did_you_mean
 from orderproof.prompts.json_lines import Fail, kind_of
-from orderproof.prompts.layout import remarks_on_unread
+from orderproof.prompts.layout import notices_of_unread
 from orderproof.prompts.openai_body import CHAT, COMPLETIONS, sampling_of, template_arguments
 from orderproof.prompts.prompt import (
     Messages,
@@ -40,10 +40,10 @@ def is_request(names: Collection[str]) -> bool:
     return "custom_id" in names and "text" not in names
 
 
-def remarks(names: Collection[str], columns: ColumnsSpec) -> Iterator[str]:
-    """What is to be said of the fields beside a row's body."""
+def notices(names: Collection[str], columns: ColumnsSpec) -> Iterator[str]:
+    """What a user should know about the fields beside a row's body."""
     read = (*FIELDS, columns.label or "label", columns.reference or "reference")
-    return remarks_on_unread(names, read, "in `body`")
+    return notices_of_unread(names, read, "in `body`")
 
 
 def prompt_of(

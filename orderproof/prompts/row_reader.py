@@ -1,4 +1,4 @@
-"""The rows of a file, or of several, one after another → prompts; and what is to be said about them together."""
+"""The rows of a file, or of several, one after another → prompts; and what a user should know about them."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ Listener = Callable[[str], None]
 
 
 class Notices:
-    """What should be known about rows that are used: each remark once, with its first row and how many others."""
+    """What should be known about rows that are used: each notice once, with its first row and how many others."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, tuple[int, int]] = {}  # of a remark: first row, how many
+        self._rows: dict[str, tuple[int, int]] = {}  # of a notice: first row, how many
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def add(self, remark: str, row: int) -> None:
-        first, count = self._rows.get(remark, (row, 0))
-        self._rows[remark] = first, count + 1
+    def add(self, notice: str, row: int) -> None:
+        first, count = self._rows.get(notice, (row, 0))
+        self._rows[notice] = first, count + 1
 
     def lines(self, path: Path) -> list[str]:
-        """One line for each remark."""
+        """One line for each notice."""
         return [
-            f"{name_of(path)}: {remark} ({row_word(path)} {first}{f' and {count - 1:,} more' if count > 1 else ''})"
-            for remark, (first, count) in self._rows.items()
+            f"{name_of(path)}: {notice} ({row_word(path)} {first}{f' and {count - 1:,} more' if count > 1 else ''})"
+            for notice, (first, count) in self._rows.items()
         ]
 
 
@@ -90,19 +90,19 @@ class RowReader:
         names = record.keys() if names is None else names
         number = self.place(number)
 
-        def notice(remark: str) -> None:
-            self.notices.add(remark, number)
+        def notice(text: str) -> None:
+            self.notices.add(text, number)
 
         if self.is_batch(names):
             prompt = openai_batch.prompt_of(self.path, number, record, self.defaults, self._columns)
-            remarks = openai_batch.remarks(names, self._columns)
+            found = openai_batch.notices(names, self._columns)
         else:
             layout = self.layout(names)
             prompt = prompt_of(self.path, number, record, self.defaults, layout, notice)
-            remarks = layout.remarks(names)
+            found = layout.notices(names)
         self._check_format(prompt)
-        for remark in remarks:
-            notice(remark)
+        for text in found:
+            notice(text)
         return prompt
 
     def _check_format(self, prompt: Prompt) -> None:

@@ -28,7 +28,7 @@ def test_the_layout_of_a_file(names: list[str], columns: dict[str, str], layout:
 
 
 @pytest.mark.parametrize(
-    ("name", "remark"),
+    ("name", "notice"),
     [
         ("max_tokens", "belongs in `sampling`"),
         ("tools", "does not reach the model"),
@@ -37,18 +37,18 @@ def test_the_layout_of_a_file(names: list[str], columns: dict[str, str], layout:
         ("Sampling", "did you mean `sampling`"),
     ],
 )
-def test_a_column_that_looks_as_if_it_should_be_read_is_named(name: str, remark: str) -> None:
-    (found,) = NATIVE.remarks(["id", "text", name])
+def test_a_column_that_looks_as_if_it_should_be_read_is_named(name: str, notice: str) -> None:
+    (found,) = NATIVE.notices(["id", "text", name])
     assert f"`{name}` is not read" in found
-    assert remark in found
+    assert notice in found
 
 
 def test_other_columns_are_nobodys_business() -> None:
-    assert not list(NATIVE.remarks(["id", "text", "label", "labels", "source", "context", "texts", "ids"]))
+    assert not list(NATIVE.notices(["id", "text", "label", "labels", "source", "context", "texts", "ids"]))
 
 
 def test_a_column_with_a_role_in_the_job_is_no_near_miss() -> None:
-    assert not list(Layout(label="seed", reference="labels").remarks(["id", "text", "seed", "labels"]))
+    assert not list(Layout(label="seed", reference="labels").notices(["id", "text", "seed", "labels"]))
 
 
 def test_the_names_of_sampling_are_vllms() -> None:
