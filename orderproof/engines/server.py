@@ -227,7 +227,12 @@ class ServerEngine:
                 f"the server {self._name} returns no token ids: it is no vLLM, or one older than 0.11, and outputs "
                 "could not be compared"
             )
-        return Completion(token_ids, choice.text, choice.finish_reason or "", getattr(choice, "stop_reason", None))
+        return Completion(
+            token_ids=token_ids,
+            text=choice.text,
+            finish_reason=choice.finish_reason or "",
+            stop_reason=getattr(choice, "stop_reason", None),
+        )
 
     def _version(self) -> str:
         with contextlib.suppress(httpx.HTTPError, ValueError, KeyError):

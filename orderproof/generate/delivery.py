@@ -23,10 +23,10 @@ from orderproof.generate.provenance import provenance_of
 from orderproof.generate.result import Result
 from orderproof.job.errors import OrderproofError
 from orderproof.job.files import atomic_files
+from orderproof.job.paths import OUTPUTS_BATCH_FILE, OUTPUTS_FILE
 from orderproof.prompts.request_defaults import RequestDefaults
 from orderproof.validation.validate import validate_outputs
 
-OUTPUTS_FILE, BATCH_FILE = "outputs.parquet", "outputs.jsonl"
 ROWS_PER_GROUP = 1024  # in memory at a time, with all their tokens
 ROWS_PER_SUITE = 65_536  # of one run of the expectations, which has only ids and counts in memory
 SHOWN_FAILURES = 5
@@ -83,7 +83,7 @@ def deliver(batch: Batch, folder: Path) -> Delivered:
     kinds, first = failures(batch.checkpoint, SHOWN_FAILURES)
     reasons = tuple((result.id, result.error or "") for result in first)
     _check_failures(batch, kinds, reasons)
-    path, lines = batch.job.data_dir / OUTPUTS_FILE, batch.job.data_dir / BATCH_FILE
+    path, lines = batch.job.data_dir / OUTPUTS_FILE, batch.job.data_dir / OUTPUTS_BATCH_FILE
     if batch.file.is_batch_file:
         write_outputs(batch, path, folder, lines)
     else:
@@ -190,21 +190,20 @@ def _samples(results: list[Result]) -> list[tuple[Result, int, Completion | None
 def table_of(results: list[Result]) -> pa.Table:
     """Rows of `OUTPUTS_SCHEMA`."""
     rows = _samples(results)
-    columns = [
-        [r.id for r, _, _ in rows],
-        [k for _, k, _ in rows],
-        [c and c.text for _, _, c in rows],
-        [c.token_ids if c else [] for _, _, c in rows],
-        [c.finish_reason if c else "failed" for _, _, c in rows],
-        [c.stop_reason if c and isinstance(c.stop_reason, str) else None for _, _, c in rows],
-        [c.stop_reason if c and isinstance(c.stop_reason, int) else None for _, _, c in rows],
-        [r.prompt_tokens for r, _, _ in rows],
-        [len(c.token_ids) if c else 0 for _, _, c in rows],
-        [_logprobs(c) for _, _, c in rows],
-        [r.error for r, _, _ in rows],
-    ]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, OUTPUTS_SCHEMA, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=OUTPUTS_SCHEMA)
+    columns = {
+        "id": [r.id for r, _, _ in rows],
+        "sample": [k for _, k, _ in rows],
+        "text": [c and c.text for _, _, c in rows],
+        "token_ids": [c.token_ids if c else [] for _, _, c in rows],
+        "finish_reason": [c.finish_reason if c else "failed" for _, _, c in rows],
+        "stop_reason": [c.stop_reason if c and isinstance(c.stop_reason, str) else None for _, _, c in rows],
+        "stop_token_id": [c.stop_reason if c and isinstance(c.stop_reason, int) else None for _, _, c in rows],
+        "prompt_tokens": [r.prompt_tokens for r, _, _ in rows],
+        "output_tokens": [len(c.token_ids) if c else 0 for _, _, c in rows],
+        "logprobs": [_logprobs(c) for _, _, c in rows],
+        "error": [r.error for r, _, _ in rows],
+    }
+    return pa.table(columns, schema=OUTPUTS_SCHEMA)
 
 
 def _logprobs(completion: Completion | None) -> list[list[tuple[int, float, str]]] | None:

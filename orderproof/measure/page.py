@@ -1,6 +1,6 @@
 """The verdict page: one HTML file that carries everything a sceptic asks for, pictures included.
 
-In: a job, a trial, its verdict and the figures in its folder. Out: verdict.html, without scripts or links to elsewhere.
+In: a job, a trial, its verdict and the figures in its folder. Out: page.html, without scripts or links to elsewhere.
 Knows nothing of trackers and decides nothing. Works for any verdict, also where few passes were made or none.
 """
 

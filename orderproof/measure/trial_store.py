@@ -7,6 +7,7 @@ arm: one arm's slices of that block taken together, with what they generated bes
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,6 +20,7 @@ from pydantic import ValidationError
 
 from orderproof.job.errors import OrderproofError
 from orderproof.job.files import append_line, atomic_file, write_atomically
+from orderproof.job.hashing import canonical_json, sha256_of
 from orderproof.measure.trial_records import TOKENS_SCHEMA, Manifest, Pass, SliceRecord
 from orderproof.measure.verdict import Verdict
 
@@ -54,7 +56,10 @@ class Trial:
     def read(cls, folder: Path) -> Trial:
         """Read a trial. Raises EvidenceError when a file is missing, unreadable, torn, or not of this manifest."""
         try:
-            manifest = Manifest.model_validate_json((folder / "manifest.json").read_bytes())
+            content = (folder / "manifest.json").read_bytes()
+            manifest = Manifest.model_validate_json(content)
+            # Of the file and not of the model: a field that a later version adds changes no registered trial.
+            registered = sha256_of(canonical_json(json.loads(content)))
             slices = _read_lines(folder / "slices.jsonl", SliceRecord)
             passes = _read_lines(folder / "passes.jsonl", Pass)
         except FileNotFoundError as error:
@@ -72,7 +77,7 @@ class Trial:
             raise EvidenceError(f"{folder}: not readable as a trial: {error}") from None
         lines: tuple[SliceRecord | Pass, ...] = (*slices, *passes)
         for line in lines:
-            if line.manifest_sha256 != manifest.sha256:
+            if line.manifest_sha256 != registered:
                 raise EvidenceError(
                     f"{folder}: manifest.json was changed after slices were timed (block {line.block} has another hash)"
                 )

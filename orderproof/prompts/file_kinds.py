@@ -45,4 +45,4 @@ def name_of(path: Path) -> str:
 
 def row_word(path: Path) -> str:
     """What a row of a file is called: a line of JSON lines (or of anything unknown), else a row."""
-    return "row" if kind_of(path) in (".parquet", ".json", ".csv") else "line"
+    return "line" if kind_of(path) in (".jsonl", None) else "row"

@@ -70,7 +70,7 @@ def check_prompt_file(path: Path) -> None:
         problem = "is a folder, not a file" if os.path.isdir(path) else "is not a file, or cannot be reached"
         raise PromptError(path, problem, f"Name a file of {', '.join(KINDS)}", flaw="file")
     if kind_of(path) is None:
-        remedy = "Give JSON lines, one object per line, named .jsonl, or Parquet named .parquet; or .json or .csv"
+        remedy = f"Give JSON lines, one object per line, named .jsonl, or another file of {', '.join(KINDS)}"
         raise PromptError(path, f"is of an unknown kind ({path.suffix or 'no extension'})", remedy, flaw="file")
     if is_pointer(path):
         raise PromptError(path, POINTER_PROBLEM, POINTER_REMEDY, flaw="file")

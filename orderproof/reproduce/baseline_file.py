@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.provenance import Provenance, read_provenance
 from orderproof.job.errors import OrderproofError
 from orderproof.job.hashing import md5_of
 from orderproof.job.output_key import differences
+from orderproof.job.paths import OUTPUTS_FILE
 from orderproof.job.spec import Job
 from orderproof.outputs.scorers import ScorerError, score
 from orderproof.prompts.file_kinds import row_word

@@ -17,9 +17,10 @@ import pytest
 
 from orderproof.engines.protocol import EngineError
 from orderproof.generate.checkpoint_folder import FOLDER, CheckpointError
-from orderproof.generate.delivery import OUTPUTS_FILE, DeliveryError
+from orderproof.generate.delivery import DeliveryError
 from orderproof.generate.lock import only_run
 from orderproof.job.params import load_job
+from orderproof.job.paths import OUTPUTS_FILE
 from orderproof.job.spec import Job
 from orderproof.prompts.prompt import PromptError
 from tests.support.batches import (

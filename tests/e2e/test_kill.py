@@ -15,8 +15,8 @@ import pytest
 from orderproof.engines.client import QUEUED_BATCHES
 from orderproof.engines.replicas import AHEAD_BATCHES
 from orderproof.generate.checkpoint_folder import FOLDER
-from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.windowed_ordering import STREAMED_FILE
+from orderproof.job.paths import OUTPUTS_FILE
 from orderproof.job.spec import Job
 from tests.standin.vllm.v1.engine.llm_engine import generated
 from tests.support.batches import (

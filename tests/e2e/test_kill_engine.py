@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from orderproof.generate.checkpoint_folder import FOLDER
-from orderproof.generate.delivery import OUTPUTS_FILE
+from orderproof.job.paths import OUTPUTS_FILE
 from orderproof.job.spec import EngineSpec
 from tests.support.batches import make_real_project, promote_label_order
 from tests.support.kills import GenerateCommand, kill_many

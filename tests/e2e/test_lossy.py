@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.provenance import read_provenance
+from orderproof.job.paths import OUTPUTS_FILE
 from orderproof.job.spec import Job
 from orderproof.runs.run_store import read_runs
 from tests.support.batches import edit_job

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orderproof.generate.delivery import BATCH_FILE
+from orderproof.job.paths import OUTPUTS_BATCH_FILE
 from orderproof.job.spec import EngineSpec, Job
 from orderproof.prompts.openai_body import CHAT
 from tests.support.batches import generate, make_real_project, promote_label_order
@@ -75,7 +75,7 @@ def test_generate_answers_a_batch_file_as_run_batch_does(
     theirs = with_run_batch(job, engine_spec, tmp_path / "theirs.jsonl")
     promote_label_order(job)
     generate(job)
-    ours = [json.loads(line) for line in (job.data_dir / BATCH_FILE).read_bytes().splitlines()]
+    ours = [json.loads(line) for line in (job.data_dir / OUTPUTS_BATCH_FILE).read_bytes().splitlines()]
 
     assert [line["custom_id"] for line in ours] == [line["custom_id"] for line in theirs] == [
         row["custom_id"] for row in rows()

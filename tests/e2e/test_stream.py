@@ -21,9 +21,9 @@ from orderproof.engines.protocol import EngineError, Request
 from orderproof.engines.start import start_engine
 from orderproof.generate.checkpoint import count_done
 from orderproof.generate.checkpoint_folder import FOLDER, CheckpointError
-from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.windowed_ordering import SPOOL_FILE, STREAMED_FILE
 from orderproof.job.hashing import md5_of
+from orderproof.job.paths import OUTPUTS_FILE
 from orderproof.job.spec import Job
 from orderproof.orders.order_record import OrderRecord
 from orderproof.prompts.prompt import Prompt, PromptError

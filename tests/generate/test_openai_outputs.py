@@ -13,9 +13,10 @@ import pytest
 from orderproof.engines.protocol import Completion
 from orderproof.generate import delivery
 from orderproof.generate.checkpoint_folder import FOLDER
-from orderproof.generate.delivery import BATCH_FILE, OUTPUTS_FILE, DeliveryError
+from orderproof.generate.delivery import DeliveryError
 from orderproof.generate.openai_outputs import BatchLines
 from orderproof.generate.result import Result
+from orderproof.job.paths import OUTPUTS_BATCH_FILE, OUTPUTS_FILE
 from orderproof.job.spec import Job
 from orderproof.prompts.openai_body import CHAT, COMPLETIONS
 from orderproof.prompts.prompt import Prompt
@@ -104,7 +105,7 @@ def test_the_table_has_what_stopped_an_output_and_the_probabilities_of_its_token
 
 
 def lines_in(job: Job) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (job.data_dir / BATCH_FILE).read_bytes().splitlines()]
+    return [json.loads(line) for line in (job.data_dir / OUTPUTS_BATCH_FILE).read_bytes().splitlines()]
 
 
 def test_a_batch_file_comes_back_in_its_order_with_every_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +133,7 @@ def test_a_batch_file_may_come_as_a_stream(tmp_path: Path) -> None:
     source = tmp_path / "requests.jsonl"
     job.prompts_path.rename(source)
     generate(job, stream=Stream(str(source)))
-    (answers,) = job.root.rglob(BATCH_FILE)
+    (answers,) = job.root.rglob(OUTPUTS_BATCH_FILE)
     assert [json.loads(line)["custom_id"] for line in answers.read_bytes().splitlines()] == [f"r{k}" for k in range(30)]
 
 
@@ -142,7 +143,7 @@ def test_outputs_of_an_earlier_batch_file_do_not_stay_beside_those_of_other_prom
     assert len(lines_in(job)) == 12
     write_prompts(job, ["a", "b"])
     generate(job)
-    assert not (job.data_dir / BATCH_FILE).exists()
+    assert not (job.data_dir / OUTPUTS_BATCH_FILE).exists()
 
 
 def test_neither_file_is_replaced_before_both_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,13 +151,13 @@ def test_neither_file_is_replaced_before_both_are_whole(tmp_path: Path, monkeypa
     written, replace = [], os.replace
 
     def replace_and_look(part: str, path: Path) -> None:
-        if path.name in (OUTPUTS_FILE, BATCH_FILE):
+        if path.name in (OUTPUTS_FILE, OUTPUTS_BATCH_FILE):
             written.append({one.name.split(".")[2]: one.stat().st_size for one in job.data_dir.glob(".outputs.*.part")})
         replace(part, path)
 
     monkeypatch.setattr(os, "replace", replace_and_look)
     generate(job)
-    sizes = {name.split(".")[1]: (job.data_dir / name).stat().st_size for name in (OUTPUTS_FILE, BATCH_FILE)}
+    sizes = {name.split(".")[1]: (job.data_dir / name).stat().st_size for name in (OUTPUTS_FILE, OUTPUTS_BATCH_FILE)}
     assert written == [sizes, {"parquet": sizes["parquet"]}]
 
 
@@ -164,12 +165,12 @@ def test_neither_file_is_replaced_before_both_are_whole(tmp_path: Path, monkeypa
 def test_a_disk_that_is_full_leaves_both_files_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = make_batch_job(tmp_path / "p", 12)
     generate(job)
-    before = [(job.data_dir / name).read_bytes() for name in (OUTPUTS_FILE, BATCH_FILE)]
+    before = [(job.data_dir / name).read_bytes() for name in (OUTPUTS_FILE, OUTPUTS_BATCH_FILE)]
     with monkeypatch.context() as patch:
         patch.setattr(BatchLines, "line", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
         with pytest.raises(DeliveryError, match="No space left"):
             generate(job)
-    assert [(job.data_dir / name).read_bytes() for name in (OUTPUTS_FILE, BATCH_FILE)] == before
+    assert [(job.data_dir / name).read_bytes() for name in (OUTPUTS_FILE, OUTPUTS_BATCH_FILE)] == before
     assert (job.data_dir / FOLDER).is_dir()
     assert not list(job.data_dir.glob(".outputs.*.part"))
     assert count(generate(job), "resumed", "generated") == (12, 0)

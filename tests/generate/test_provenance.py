@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from orderproof.generate.checkpoint_folder import FOLDER, KEY_FILE, CheckpointError
-from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.provenance import METADATA_KEY, read_provenance
 from orderproof.job.hashing import md5_of
+from orderproof.job.paths import OUTPUTS_FILE
 from orderproof.job.spec import Job
 from tests.support.batches import generate, generate_and, make_project, promote_label_order
 

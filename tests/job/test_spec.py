@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
 
+from orderproof.job.spec import Method, SignalName
 from orderproof.measure.verdict import Rule
 from tests.support.params_files import JOB, engine_with, job_with, refusal, refusal_of_job
 
@@ -210,3 +211,8 @@ def test_a_lossy_routing_is_off_until_somebody_accepts_it(tmp_path: Path) -> Non
 )
 def test_a_wrong_acceptance_is_an_error(tmp_path: Path, given: Any, message: str) -> None:
     assert message in refusal_of_job(tmp_path, accept_lossy=given)
+
+
+def test_no_signal_has_the_name_of_a_method() -> None:
+    """`orderproof order --method token` is short for a method with that signal."""
+    assert not set(get_args(Method)) & set(get_args(SignalName))

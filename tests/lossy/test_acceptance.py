@@ -21,10 +21,10 @@ from orderproof.engines.start import start_engine
 from orderproof.generate import steps as generate_steps
 from orderproof.generate.checkpoint import count_done
 from orderproof.generate.checkpoint_folder import FOLDER, CheckpointError
-from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.provenance import read_provenance
 from orderproof.job.hashing import md5_of
 from orderproof.job.params import load_job
+from orderproof.job.paths import OUTPUTS_FILE
 from orderproof.job.spec import Job
 from orderproof.lossy.order import order_to_compare
 from orderproof.lossy.report import LOSSY, SORTED_LOSSY, LossyReport, find_report

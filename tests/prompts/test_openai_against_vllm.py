@@ -98,7 +98,7 @@ def test_vllm_s_own_classes_take_our_batch_files_and_our_outputs(tmp_path: Path)
     from vllm.entrypoints.launchers.run_batch import BatchRequestInput, BatchRequestOutput
     from vllm.entrypoints.openai.completion.protocol import CompletionResponse
 
-    from orderproof.generate.delivery import BATCH_FILE
+    from orderproof.job.paths import OUTPUTS_BATCH_FILE
     from tests.support.batches import generate, make_batch_job
 
     job = make_batch_job(tmp_path / "p", 30, tolerated_failures=0.1)
@@ -107,7 +107,7 @@ def test_vllm_s_own_classes_take_our_batch_files_and_our_outputs(tmp_path: Path)
         if row["url"] == CHAT:
             BatchRequestInput.model_validate(row)
     generate(job)
-    lines = (job.data_dir / BATCH_FILE).read_bytes().splitlines()
+    lines = (job.data_dir / OUTPUTS_BATCH_FILE).read_bytes().splitlines()
     for row, line in zip(rows, map(json.loads, lines), strict=True):
         if row["url"] == COMPLETIONS and line["response"]["body"]:
             assert CompletionResponse.model_validate(line["response"]["body"]).choices

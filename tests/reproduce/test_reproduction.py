@@ -13,10 +13,10 @@ import pytest
 
 from orderproof.engines.protocol import EngineError
 from orderproof.generate.checkpoint_folder import KEY_FILE, CheckpointError
-from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.lock import only_run
 from orderproof.generate.provenance import read_provenance
 from orderproof.job.hashing import md5_of
+from orderproof.job.paths import OUTPUTS_FILE
 from orderproof.job.spec import Job
 from orderproof.outputs.scorers import ScorerError
 from orderproof.reproduce.baseline_file import FOLDER, LOCK_FILE, BaselineError, changes

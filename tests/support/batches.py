@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from orderproof.generate import steps as generate_steps
 from orderproof.generate import story as generate_story
-from orderproof.generate.delivery import OUTPUTS_FILE
 from orderproof.generate.generation import Batch, Generated
 from orderproof.job.hashing import md5_of
 from orderproof.job.params import load_job
+from orderproof.job.paths import OUTPUTS_FILE
 from orderproof.job.spec import EngineSpec, Job
 from orderproof.orders.registry import make_order
 from orderproof.prompts.openai_body import CHAT, COMPLETIONS

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from orderproof.generate.checkpoint_folder import FOLDER, RESULTS_FILE
-from orderproof.generate.delivery import OUTPUTS_FILE
+from orderproof.job.paths import OUTPUTS_FILE
 from orderproof.job.spec import Job
 from tests.support.commands import start
 
