@@ -72,7 +72,7 @@ def pass_row(recorded: Pass) -> dict[str, Any]:
         "pass": recorded.pass_id,
         "req/s": f"{recorded.throughput_req_s:.2f}",
         "tok/s": f"{recorded.throughput_tok_s:.0f}",
-        "ms per step": f"{recorded.time_per_batch_ms:.1f}",
+        "ms per step": f"{recorded.time_per_batch_ms:.1f}" if recorded.steps else "?",  # a server tells of none
     }
 
 
