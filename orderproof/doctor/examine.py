@@ -131,8 +131,10 @@ def _pointers(name: str, folder: str, pointers: list[Path]) -> Check:
 def _secrets(job: Job, name: str) -> list[Check]:
     """Secrets that params.yaml holds: the records hide them, but git and dvc.lock have the file's own parameters."""
     engine = job.engine
-    written = {"command": list(engine.command), "args": engine.args, "env": engine.environment}
-    found = [change.split(": ")[0] for change in differences(recorded_engine(job), written)]
+    recorded = recorded_engine(job)
+    all_written = {**engine.model_dump(mode="json"), "env": engine.environment}
+    written = {key: all_written[key] for key in recorded}
+    found = [change.split(": ")[0] for change in differences(recorded, written)]
     if not found:
         return []
     keys = ", ".join(f"jobs.{job.name}.engine.{key}" for key in found)

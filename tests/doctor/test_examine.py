@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orderproof.doctor.examine import examine
-from tests.support.doctor_project import DENSE, make_model, only, write_params
+from tests.support.doctor_project import DENSE, checks_named, make_model, only, write_params
 from tests.support.lfs import POINTER
 
 
@@ -99,3 +99,17 @@ def test_a_file_that_git_lfs_has_not_fetched_is_to_be_pulled(root: Path) -> None
         write_params(root, **({"tokenizer": tokenizer} if tokenizer else {}))
         assert "git lfs pull" in only(root, "job it").remedy
         (root / pointer).unlink()
+
+
+def test_secrets_in_params_are_named_and_what_is_none_is_not(root: Path) -> None:
+    def secrets() -> list[str]:
+        return [check.finding for check in checks_named(root, "job it") if "secrets" in check.finding]
+
+    write_params(root, engine={"args": {"max_num_seqs": 8}, "env": {"MY_TOKEN": "word", "OMP_NUM_THREADS": 2}})
+    (finding,) = secrets()
+    assert "engine.env.MY_TOKEN" in finding
+    assert "OMP" not in finding
+    write_params(root, engine={"server": "http://127.0.0.1:9/v1", "concurrency": 8})
+    assert secrets() == []
+    write_params(root, engine={"server": "http://me:word@127.0.0.1:9/v1", "concurrency": 8})
+    assert len(secrets()) == 1
