@@ -73,7 +73,8 @@ class _Redactor:
 
     def engine(self, spec: EngineSpec) -> dict[str, Any]:
         if spec.server:
-            return {"server": self._text(spec.server), "model": spec.model, "concurrency": spec.concurrency, "args": {}}
+            server = {"server": self._text(spec.server), "model": spec.model, "concurrency": spec.concurrency}
+            return {**server, "args": {}, "env": {}}
         env = {name: self._named(name, value, numbers=True) for name, value in spec.environment.items()}
         return {"command": self._command(spec.command), "args": self.mapping(spec.args), "env": env}
 
