@@ -97,7 +97,7 @@ def test_a_file_without_prompts_is_named_as_such(tmp_path: Path, content: bytes,
 @pytest.mark.parametrize("name", ["prompts.txt", "prompts.parquet.gz", "prompts", "prompts.gz"])
 def test_an_unknown_kind_of_file_is_refused_before_it_is_opened(tmp_path: Path, name: str) -> None:
     path = write(tmp_path, GOOD, name)
-    with pytest.raises(PromptError, match=r"unknown kind .* named \.jsonl, or Parquet"):
+    with pytest.raises(PromptError, match=r"unknown kind .* named \.jsonl, or another file of"):
         read_prompts(path)
 
 
