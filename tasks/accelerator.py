@@ -1,13 +1,16 @@
 """One accelerator, one run at a time: a strict concurrency limit where a Prefect server keeps it, and a lock file.
 
-The server's limit holds for every machine that uses the server. The lock file holds for everything that one user runs
-on one machine, with or without Prefect. With a limit of more than one slot only the limit holds.
+The server's limit is named after the machine, so that two machines never wait for each other; it holds for all that
+uses the server there. The lock file holds for everything that one user runs on the machine, with or without Prefect.
+With a limit of more than one slot only the limit holds.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import platform
+import re
 from collections.abc import Iterator
 
 import httpx
@@ -18,7 +21,7 @@ from prefect.settings import get_current_settings
 
 from orderproof.engines.accelerator_lock import hold_accelerator
 
-LIMIT = "orderproof-accelerator"
+LIMIT = f"orderproof-accelerator-{re.sub(r'[^a-z0-9-]+', '-', platform.node().lower())}"  # of this machine
 LEASE_S = 60  # a killed flow's slot is free again after this long; Prefect renews it meanwhile
 
 logger = logging.getLogger("orderproof.accelerator")

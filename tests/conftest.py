@@ -14,7 +14,7 @@ import pytest
 from orderproof.engines.client import VllmEngine
 from orderproof.job.spec import EngineSpec
 
-pytest_plugins = ["tests.support.dvc_project", "tests.support.tracker"]
+pytest_plugins = ["tests.support.dvc_project", "tests.support.object_store", "tests.support.tracker"]
 
 ROOT = Path(__file__).resolve().parents[1]
 GREEDY = {"temperature": 0, "max_tokens": 16, "ignore_eos": True}

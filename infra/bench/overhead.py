@@ -2,7 +2,7 @@
 
 For each number of prompts it prints the seconds of loading (the command's libraries, then the engine with its
 compilation), of the engine at work, and of each other part, with the other parts' share of the engine's time; and which
-of them grow with the prompts. against_generate.py compares the engine's own time with `LLM.generate`.
+of them grow with the prompts. against_vllm.py compares the engine's own time with `LLM.generate`.
 
 The job is in a git and DVC project; a first command, which is not reported, creates MLflow's database there.
 

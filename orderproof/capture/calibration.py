@@ -193,18 +193,18 @@ def _timed_pass(
     answers: list[Output | Failure] = []
     sent = order.tolist()
     requests = [Request(k, prompts.token_ids(k), prompts.samplings[k]) for k in sent]
-    figures = engine.run(requests, job.sampling, answers.append)
+    stats = engine.run(requests, job.sampling, answers.append)
     source = captured_routes(routes, prompts.ids)
     simulated = simulate_pass(
         _sim_requests(requests, answers, log_text=job.reporting.log_text), source, _engine_shape(engine, job)
     )
-    if len(simulated.running) != len(figures.step_ms):
+    if len(simulated.running) != len(stats.step_ms):
         raise RoutingError(
-            f"the engine took {len(figures.step_ms)} steps for {len(sent)} prompts, and the simulation "
-            f"{len(simulated.running)}: the engine schedules differently ({figures.preempted} preempted), so what its "
+            f"the engine took {len(stats.step_ms)} steps for {len(sent)} prompts, and the simulation "
+            f"{len(simulated.running)}: the engine schedules differently ({stats.preempted} preempted), so what its "
             "steps cost cannot be told. Try again with engine.args.async_scheduling set to false"
         )
-    ms = figures.step_ms.astype(np.float64)
+    ms = stats.step_ms.astype(np.float64)
     return TimedSteps(ms, simulated.running, simulated.experts, simulated.prefill_tokens)
 
 

@@ -103,7 +103,7 @@ def capture(
                 collector.miss(answer.number, answer.reason)
             progress(len(answered), len(prompts))
 
-        figures = engine.capture(requests, {**job.sampling, **once}, sink, collector.add)
+        stats = engine.capture(requests, {**job.sampling, **once}, sink, collector.add)
         collector.close()
     return Captured(
         path,
@@ -112,7 +112,7 @@ def capture(
         collector.prefill_tokens,
         collector.decode_tokens,
         collector.missing,
-        figures.wall_s,
+        stats.wall_s,
     )
 
 

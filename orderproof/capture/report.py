@@ -35,7 +35,7 @@ def capture_run(
             f"{job.name}: routes of {captured.captured} of {captured.sampled} sampled prompts (the job has "
             f"{captured.prompts_total}), {table.layers} layers, top-{table.top_k} of {table.experts} experts"
         ),
-        lines=tuple(_lines(job, captured, table)),
+        lines=(*_lines(job, captured, table), *sample.prompts.left_out_lines),
         next_command=f"orderproof plan {job.name}",
         basis=Basis.of(job, model, sample.dataset_md5, captured.prompts_total),
         figures=(

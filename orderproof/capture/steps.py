@@ -28,14 +28,14 @@ from orderproof.runs.run import Run
 from orderproof.signals import predictor_file
 from orderproof.signals.registry import SignalError
 from orderproof.signals.served_model import ServedModel
-from orderproof.validation.validate import validate_prompts
+from orderproof.validation.validate import validate_prompts_and_sampling
 
 logger = logging.getLogger(__name__)
 
 
 def validate(job: Job) -> TokenizedPrompts:
     """Check the prompts with Great Expectations, before anything is spent."""
-    return validate_prompts(job, job.root / "reports" / job.name / "validation")
+    return validate_prompts_and_sampling(job, job.root / "reports" / job.name / "validation")
 
 
 def draw_sample(job: Job, prompts: TokenizedPrompts, dataset_md5: str, wanted: int | None, seed: int) -> Sample:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Annotated
 
 import typer
@@ -85,14 +84,12 @@ def demote(
     as_json: Json = False,
 ) -> None:
     """Go back to the file's own order. Evidence is kept."""
-    from orderproof.prompts.prompt_file import read_prompts
-    from orderproof.prompts.prompt_files import find_files
-    from orderproof.prompts.request_defaults import RequestDefaults
+    from orderproof.prompts.source import open_prompts
     from orderproof.runs import promotion, recorder
 
     demoted = load_job(params, job)
-    prompts = read_prompts(find_files(demoted), defaults=RequestDefaults(demoted))
-    record = promotion.demote(demoted, [prompt.id for prompt in prompts], reason)
+    with open_prompts(demoted) as prompts:
+        record = promotion.demote(demoted, list(prompts.ids), reason)
     notes = recorder.record_again(demoted, record.headline)
     if demoted.lossy_k0 is not None:
         notes.append(
@@ -119,15 +116,11 @@ def validate(
     log_to_standard_error()
     folder = checked.root / "reports" / checked.name / "validation"
     prompts = validate_prompts(checked, folder)
-    notices = list(prompts.notices)
-    if engine and (notice := validate_settings(checked, prompts)):
-        logging.getLogger(__name__).warning(notice)
-        notices.append(notice)
+    if engine:
+        prompts = validate_settings(checked, prompts)
     tokens = int(prompts.offsets[-1])
-    answer = {"job": job, "valid": True, "prompts": len(prompts), "prompt_tokens": tokens, "folder": str(folder),
-              "notices": notices}  # fmt: skip
-    lines = [
-        f"{checked.prompts_name}: {len(prompts)} prompts, {tokens} tokens, all valid",
-        f"report: {folder / 'validation'}",
-    ]
+    answer = {"job": job, "valid": True, "prompts": len(prompts), "prompt_tokens": tokens,
+              "left_out": prompts.rows_left_out, "folder": str(folder), "notices": list(prompts.notices)}  # fmt: skip
+    valid = f"{checked.prompts_name}: {len(prompts)} prompts, {tokens} tokens, all valid"
+    lines = [valid, *prompts.left_out_lines, f"report: {folder / 'validation'}"]
     print_answer(answer, as_json, lines)

@@ -8,23 +8,52 @@ import typer
 
 from orderproof.cli.conventions import PARAMS, Json, Name, NameOrAll, Params, examples, print_answer
 from orderproof.job.params import load_job, load_jobs
+from orderproof.job.spec import Job
 
 commands = typer.Typer()
 
 
-@commands.command(epilog=examples("orderproof status", "orderproof status six-domains --json"))
-def status(job: NameOrAll = None, params: Params = PARAMS, as_json: Json = False) -> None:
+@commands.command(
+    epilog=examples("orderproof status", "orderproof status six-domains --json", "orderproof status --savings")
+)
+def status(
+    job: NameOrAll = None,
+    params: Params = PARAMS,
+    savings: Annotated[
+        bool, typer.Option("--savings", help="What measuring cost and what promoted orders saved, from the ledgers.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """What each job runs in today, its last runs, and whether one is at work now."""
     from orderproof.status.status import read_status
     from orderproof.status.text import status_block, status_table
 
     jobs = load_jobs(params) if job is None else {job: load_job(params, job)}
+    if savings:
+        _print_savings(jobs, as_json)
+        return
     statuses = [read_status(each) for each in jobs.values()]
     written = [each.model_dump(mode="json") for each in statuses]
     if job is None:
         print_answer(written, as_json, status_table(statuses))
     else:
         print_answer(written[0], as_json, status_block(statuses[0]))
+
+
+def _print_savings(jobs: dict[str, Job], as_json: bool) -> None:
+    from orderproof.status.savings import by_month, read_ledgers, sum_up
+    from orderproof.status.text import ALL_JOBS, savings_lines
+
+    ledgers = read_ledgers(jobs)
+    entries = [entry for rows in ledgers.values() for entry in rows]
+    savings = {name: sum_up(rows) for name, rows in ledgers.items()} | {ALL_JOBS: sum_up(entries)}
+    months = by_month(entries)
+    answer = {
+        "jobs": {name: row.as_json() for name, row in savings.items() if name != ALL_JOBS},
+        "all": savings[ALL_JOBS].as_json(),
+        "months": {month: row.as_json() for month, row in months.items()},
+    }
+    print_answer(answer, as_json, savings_lines(savings, months))
 
 
 @commands.command(name="log", epilog=examples("orderproof log six-domains", "orderproof log six-domains --json"))

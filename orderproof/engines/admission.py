@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import array
+import logging
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+from orderproof.job.spec import Job
+
+logger = logging.getLogger(__name__)
 
 
 def count_inversions(admitted_s: ArrayLike) -> int:
@@ -17,6 +22,28 @@ def count_inversions(admitted_s: ArrayLike) -> int:
     clock = np.asarray(admitted_s, np.float64)
     ran = clock[np.isfinite(clock)]
     return int((ran < np.maximum.accumulate(ran)).sum()) if len(ran) else 0
+
+
+def what_may_reorder(job: Job) -> list[str]:
+    """Settings by which an engine may admit requests in another order than they were sent, each with what follows."""
+    args, found = job.engine.args, []
+    if job.engine.server:
+        found.append("engine.server: a server may admit requests in another order, above all behind a load balancer")
+    if args.get("scheduling_policy", "fcfs") != "fcfs":
+        found.append(f"engine.args.scheduling_policy is {args['scheduling_policy']!r} and not first come, first served")
+    if args.get("scheduler_cls"):
+        found.append(f"engine.args.scheduler_cls is {args['scheduler_cls']!r}, which may schedule in its own order")
+    if args.get("data_parallel_size", 1) != 1:
+        found.append("engine.args.data_parallel_size: vLLM's load balancer deals single requests to its ranks")
+    return found
+
+
+def log_what_may_reorder(job: Job) -> None:
+    """Warn before anything is spent. The record of the run then has how many requests were overtaken."""
+    for setting in what_may_reorder(job):
+        logger.warning(
+            "%s: %s. The record counts requests that were overtaken, where the engine says so", job.name, setting
+        )
 
 
 class AdmissionLog:

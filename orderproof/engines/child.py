@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import threading
@@ -21,6 +22,7 @@ from orderproof.engines.protocol import EngineError
 EVENTS_AHEAD = 4096  # received and not yet read; after that the child waits
 ENDING_S = 10.0  # from the end of a child's output to its exit
 LOG_TAIL_BYTES = 20_000
+LOG_LINE_CHARACTERS = 300
 
 Event = dict[str, Any]  # a JSON object; worker.py documents the fields
 
@@ -163,15 +165,20 @@ class Child:
                 memory = "; SIGKILL often means that memory ran out" if code == -signal.SIGKILL else ""
             except subprocess.TimeoutExpired:
                 how = "closed its output and did not end"
-        return f"the engine's process {how}{memory}{self._last_log_line()} (its log: {self.log})"
+        line = self.last_log_line()
+        return f"the engine's process {how}{memory}{f'; last line: {line}' if line else ''} (its log: {self.log})"
 
-    def _last_log_line(self) -> str:
-        """The last line with text that the child wrote into the log."""
+    def last_log_line(self, about: re.Pattern[str] | None = None) -> str:
+        """The last line with text that the child wrote into the log, shortened; empty: there is none.
+
+        Args:
+            about: what the line must hold.
+        """
         with contextlib.suppress(OSError), open(self.log, "rb") as log:
             log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - LOG_TAIL_BYTES))
-            lines = [line.strip() for line in log.read().decode("utf-8", "replace").split("\n") if line.strip()]
-            if lines:
-                return f"; last line: {lines[-1][:300]}"
+            for line in reversed(log.read().decode("utf-8", "replace").split("\n")):
+                if line.strip() and (about is None or about.search(line)):
+                    return line.strip()[:LOG_LINE_CHARACTERS]
         return ""
 
 

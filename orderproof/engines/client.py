@@ -6,6 +6,7 @@ Ending the child frees the accelerator's memory.
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -20,8 +21,8 @@ from orderproof.engines.protocol import (
     EngineError,
     EngineInfo,
     Failure,
-    Figures,
     Output,
+    PassStats,
     Request,
     Sampling,
     Steps,
@@ -123,7 +124,7 @@ class VllmEngine:
         sampling: Sampling,
         sink: Callable[[Output | Failure], None],
         watch: Callable[[Steps], None] | None = None,
-    ) -> Figures:
+    ) -> PassStats:
         limit = QUEUED_BATCHES * self.spec.max_num_seqs
         self._child.send({"op": "pass", "sampling": dict(sampling), "queue": limit, **self._pass_fields()})
         faults: list[BaseException] = []
@@ -138,14 +139,21 @@ class VllmEngine:
                 elif event["event"] == "routes":
                     self._receive_routes(event)
                 elif event["event"] != "idle":  # the pass waits for its requests
-                    sink(_output(event) if event["event"] == "output" else Failure(event["n"], event["error"]))
+                    sink(self._output(event) if event["event"] == "output" else Failure(event["n"], event["error"]))
         except BaseException:
             self.close()  # or the answers of this pass would be read as those of the next one
             raise
         feeder.join()
         if faults:
             raise faults[0]  # all requests before it were answered: the engine is ready for another pass
-        return _figures(event, steps)
+        return _stats(event, steps)
+
+    def _output(self, event: Mapping[str, Any]) -> Output:
+        completions, log = tuple(Completion(**completion) for completion in event["completions"]), ""
+        if any(completion.finish_reason == "error" for completion in completions):
+            # vLLM may add to a request's number: 12 → 12-8f3a
+            log = self._child.last_log_line(re.compile(rf"\brequest {event['n']}(-\w+)?\b"))
+        return Output(event["n"], completions, event["cached"], event["scheduled"], event["at_s"], log)
 
     def _load_command(self) -> dict[str, Any]:
         args = {"model": str(self.model), **self.spec.args, "trust_remote_code": False}
@@ -202,11 +210,6 @@ class VllmEngine:
         return event
 
 
-def _output(event: Mapping[str, Any]) -> Output:
-    completions = tuple(Completion(**completion) for completion in event["completions"])
-    return Output(event["n"], completions, event["cached"], event["scheduled"], event["at_s"])
-
-
 def _steps(event: Mapping[str, Any]) -> Steps:
     return Steps(
         np.asarray(event["ms"], np.float32),
@@ -215,8 +218,8 @@ def _steps(event: Mapping[str, Any]) -> Steps:
     )
 
 
-def _figures(event: Mapping[str, Any], chunks: list[Steps]) -> Figures:
-    return Figures(
+def _stats(event: Mapping[str, Any], chunks: list[Steps]) -> PassStats:
+    return PassStats(
         wall_s=event["wall_s"],
         step_ms=np.concatenate([np.empty(0, np.float32), *(steps.ms for steps in chunks)]),
         running=np.concatenate([np.empty(0, np.int32), *(steps.running for steps in chunks)]),

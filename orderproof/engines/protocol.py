@@ -1,4 +1,4 @@
-"""The protocol of engines: requests in the order of sending in, one `Output` or `Failure` each and `Figures` out.
+"""The protocol of engines: requests in the order of sending in, one `Output` or `Failure` each and `PassStats` out.
 
 An engine never changes the order.
 """
@@ -57,6 +57,7 @@ class Output:
     cached_tokens: int  # prompt tokens found in the prefix cache
     scheduled_s: float  # the engine's monotonic clock when the scheduler first admitted it
     at_s: float  # since the pass began
+    log: str = ""  # what vLLM's log says of a request that it ended with an error
 
     @property
     def output_tokens(self) -> int:
@@ -106,7 +107,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Figures:
+class PassStats:
     """What was measured during one pass. The three arrays are empty where the steps were watched instead."""
 
     wall_s: float
@@ -148,7 +149,7 @@ class Engine(Protocol):
         sampling: Sampling,
         sink: Callable[[Output | Failure], None],
         watch: Callable[[Steps], None] | None = None,
-    ) -> Figures:
+    ) -> PassStats:
         """Generate for every request in the given order.
 
         Args:

@@ -16,7 +16,7 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 
 from orderproof.engines.client import QUEUED_BATCHES, VllmEngine
-from orderproof.engines.protocol import EngineError, EngineInfo, Failure, Figures, Output, Request, Sampling, Steps
+from orderproof.engines.protocol import EngineError, EngineInfo, Failure, Output, PassStats, Request, Sampling, Steps
 from orderproof.engines.shares import Dealer
 from orderproof.job.spec import EngineSpec
 
@@ -24,7 +24,7 @@ RUN_BATCHES = 2  # batches of neighbours that stay together when shares are reba
 AHEAD_BATCHES = QUEUED_BATCHES + 1  # batches sent to a replica and not answered: its queue, and one on the way to it
 LOADING_FACTOR = 2  # a loading engine may hold its weights twice: as read and unpacked
 
-Event = Output | Failure | Steps | Figures | BaseException
+Event = Output | Failure | Steps | PassStats | BaseException
 
 
 class ReplicatedEngine:
@@ -92,7 +92,7 @@ class ReplicatedEngine:
         sampling: Sampling,
         sink: Callable[[Output | Failure], None],
         watch: Callable[[Steps], None] | None = None,
-    ) -> Figures:
+    ) -> PassStats:
         batch = self.spec.max_num_seqs
         dealer = Dealer(requests, len(self.engines), run=RUN_BATCHES * batch, room=AHEAD_BATCHES * batch)
         # Stays short: a replica has at most AHEAD_BATCHES whose answers have not reached `sink`.
@@ -122,7 +122,7 @@ class ReplicatedEngine:
                 thread.join()
         if dealer.fault:
             raise dealer.fault  # the engines are ready for another pass
-        return combine_figures(each, dealer)
+        return combine_stats(each, dealer)
 
     def _loads_at_once(self) -> int:
         """How many engines may load at the same time without filling this machine's memory."""
@@ -152,9 +152,9 @@ class ReplicatedEngine:
         dealer: Dealer,
         sink: Callable[[Output | Failure], None],
         watch: Callable[[Steps], None] | None,
-    ) -> list[Figures]:
+    ) -> list[PassStats]:
         """Read the replicas' events, one at a time, until every replica has ended."""
-        each: dict[int, Figures] = {}
+        each: dict[int, PassStats] = {}
         merger = _StepMerger(len(self.engines))
         while len(each) < len(self.engines):
             replica, event = events.get()
@@ -164,7 +164,7 @@ class ReplicatedEngine:
                 continue
             if isinstance(event, Steps):
                 merger.add(replica, event)
-            elif isinstance(event, Figures):
+            elif isinstance(event, PassStats):
                 each[replica] = event
                 merger.end(replica)
             else:
@@ -213,31 +213,31 @@ class _StepMerger:
         return Steps(steps[:, 1].astype(np.float32), running, waiting)
 
 
-def combine_figures(each: Sequence[Figures], dealer: Dealer) -> Figures:
-    """The figures of all replicas of one pass as one.
+def combine_stats(each: Sequence[PassStats], dealer: Dealer) -> PassStats:
+    """The stats of all replicas of one pass as one.
 
     Time is the slowest replica's; sequences, preemptions and prefix tokens are summed; of steal (each reads the whole
     machine's) and of the accelerators' readings the worst counts.
     """
     merger = _StepMerger(len(each))
-    for replica, figures in enumerate(each):
-        merger.add(replica, Steps(figures.step_ms, figures.running, figures.waiting))
+    for replica, stats in enumerate(each):
+        merger.add(replica, Steps(stats.step_ms, stats.running, stats.waiting))
         merger.end(replica)
     steps = merger.merged()
-    readings = [figures.accelerator for figures in each if figures.accelerator]
-    return Figures(
-        wall_s=max(figures.wall_s for figures in each),
+    readings = [stats.accelerator for stats in each if stats.accelerator]
+    return PassStats(
+        wall_s=max(stats.wall_s for stats in each),
         step_ms=steps.ms,
         running=steps.running,
         waiting=steps.waiting,
-        preempted=sum(figures.preempted for figures in each),
-        prefix_queries=sum(figures.prefix_queries for figures in each),
-        prefix_hits=sum(figures.prefix_hits for figures in each),
-        steal=max(figures.steal for figures in each),
+        preempted=sum(stats.preempted for stats in each),
+        prefix_queries=sum(stats.prefix_queries for stats in each),
+        prefix_hits=sum(stats.prefix_hits for stats in each),
+        steal=max(stats.steal for stats in each),
         accelerator={
             key: (min if key.endswith("clock_mhz") else max)(reading[key] for reading in readings if key in reading)
             for key in {key for reading in readings for key in reading}
         },
-        replica_s=tuple(figures.wall_s for figures in each),
+        replica_s=tuple(stats.wall_s for stats in each),
         shares=dealer.dealt,
     )

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.engines.client import VllmEngine
-from orderproof.engines.protocol import Failure, Figures, Output, Request, Sampling
+from orderproof.engines.protocol import Failure, Output, PassStats, Request, Sampling
 from orderproof.job.spec import EngineSpec
 
 WORKER_ROUTING = Path(__file__).with_name("worker_routing.py")
@@ -69,7 +69,7 @@ class RoutingEngine(VllmEngine):
         sampling: Sampling,
         sink: Callable[[Output | Failure], None],
         take: Callable[[Routed], None],
-    ) -> Figures:
+    ) -> PassStats:
         """A pass that also calls `take` with each request's routes, just before its answer reaches `sink`."""
         self._take = take
         try:

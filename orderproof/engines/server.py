@@ -25,8 +25,8 @@ from orderproof.engines.protocol import (
     EngineError,
     EngineInfo,
     Failure,
-    Figures,
     Output,
+    PassStats,
     Request,
     Sampling,
     Steps,
@@ -120,14 +120,14 @@ class ServerEngine:
         sampling: Sampling,
         sink: Callable[[Output | Failure], None],
         watch: Callable[[Steps], None] | None = None,
-    ) -> Figures:
+    ) -> PassStats:
         """See `Engine.run`. A server tells of no single steps, so `watch` is never called."""
         before, begun_s = self._counters(), time.monotonic()
         for answer in _Pass(self, iter(requests), sampling, begun_s).answers():
             sink(answer)
         wall_s, after = time.monotonic() - begun_s, self._counters()
         preempted, queries, hits = (int(after.get(name, 0) - before.get(name, 0)) for name in COUNTERS)
-        return Figures(
+        return PassStats(
             wall_s=wall_s,
             step_ms=np.empty(0, np.float32),
             running=np.empty(0, np.int32),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from orderproof.engines.child import Child
@@ -22,24 +22,22 @@ class Refusal:
 
     where: str  # such as engine.args, or `sampling` of a row
     problem: str  # in vLLM's words
-    row: int | None = None  # the first with this sampling; None: a setting of the job
-    id: str | None = None
-    others: int = 0  # more rows with the same sampling
+    rows: tuple[int, ...] = ()  # all that have this sampling; none: a setting of the job
+    id: str | None = None  # of the first row
 
     def message(self, word: str) -> str:
         """Args: word: what a row of the file is called."""
-        if self.row is None:
+        if not self.rows:
             return f"{self.where}: {self.problem}"
-        more = f" and {self.others:,} more" if self.others else ""
-        return f"{word} {self.row} (id {self.id!r}){more}: {self.where}: {self.problem}"
+        more = f" and {len(self.rows) - 1:,} more" if self.rows[1:] else ""
+        return f"{word} {self.rows[0]} (id {self.id!r}){more}: {self.where}: {self.problem}"
 
 
 @dataclass
 class _Group:
     sampling: Mapping[str, Any]
-    row: int
-    id: str
-    rows: int = 0
+    id: str  # of the first row
+    rows: list[int] = field(default_factory=list)
 
 
 def check_settings(job: Job, rows: Iterable[Row]) -> list[Refusal]:
@@ -51,8 +49,7 @@ def check_settings(job: Job, rows: Iterable[Row]) -> list[Refusal]:
     groups: dict[str, _Group] = {}
     for number, id, sampling in rows:
         if sampling:
-            group = groups.setdefault(canonical_json(sampling), _Group(sampling, number, id))
-            group.rows += 1
+            groups.setdefault(canonical_json(sampling), _Group(sampling, id)).rows.append(number)
     return list(_refusals(job, list(groups.values())))
 
 
@@ -67,11 +64,11 @@ def _refusals(job: Job, groups: list[_Group]) -> Iterator[Refusal]:
 
 
 def _of_rows(group: _Group, problem: str) -> Refusal:
-    return Refusal("sampling", problem.removeprefix("sampling: "), group.row, group.id, group.rows - 1)
+    return Refusal("sampling", problem.removeprefix("sampling: "), tuple(group.rows), group.id)
 
 
 def _ask(job: Job, samplings: list[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The worker's `refused` events, and one of our own where rows need several structured-output backends."""
+    """The worker's `refused` events."""
     spec, log = job.engine, job.root / ".orderproof" / "logs" / f"{job.name}-check.log"
     environment = {**QUIET_ENVIRONMENT, **spec.environment}
     child = Child([*(spec.command or (sys.executable,)), "-u", "-c", BOOTSTRAP], environment, log)
@@ -88,14 +85,5 @@ def _ask(job: Job, samplings: list[Mapping[str, Any]]) -> Iterator[Mapping[str, 
             yield event
         if event["event"] != "checked":
             raise EngineError(f"vLLM could not be asked: {event.get('error', event)} (its log: {log})")
-        backends = event["backends"]
-        if len(backends) > 1:
-            first, second = sorted(backends.items(), key=lambda found: found[1])[:2]
-            yield {
-                "where": second[1],
-                "error": f"needs the structured-output backend {second[0]}, and earlier rows {first[0]}: vLLM takes "
-                "that of whichever request comes first for all, so the order would decide which constraints hold. Set "
-                f"engine.args.structured_outputs_config to {{backend: {second[0]}}}",
-            }
     finally:
         child.close()

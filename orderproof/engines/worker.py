@@ -14,7 +14,7 @@ output, one JSON object a line. Commands, in the order in which they may come, a
         → refused: where, error                             of each setting that vLLM does not take; where is
                                                             "engine.args", "sampling", an adapter's name as
                                                             "engine.lora_modules.NAME", or a number in `samplings`
-        → checked: backends                                 {structured-output backend: first number in `samplings`}
+        → checked
     {"op": "probe", "mib": 256}
         → probed: seconds
     {"op": "pass", "sampling": {...}, "queue": 32, "routing": {...} (optional, see worker_routing.py)}
@@ -112,6 +112,7 @@ class Session:
         self.engine: Any = None  # vLLM's LLMEngine, once loaded
         self.stats: Any = None  # the scheduler's statistics, likewise
         self.routing: Any = None  # worker_routing.py's Routing, if the parent sent it
+        self.verify: _Verifier | None = None  # of requests with structured outputs, once one was sent
         self.adapters: dict[str, Any] = {}  # vLLM's LoRARequest, by name
         self.probe_buffers: list[tuple[object, object, int]] = []
 
@@ -172,7 +173,7 @@ class Session:
         def refuse(where: str | int, error: Exception) -> None:
             self.emit("refused", where=where, error=_error_text(error))
 
-        config, backends = None, dict[str, int]()
+        config = None
         try:
             _check_names("engine.args", command["args"], [field.name for field in dataclasses.fields(EngineArgs)])
             _check_batch_invariance()
@@ -180,20 +181,14 @@ class Session:
         except Exception as error:
             refuse("engine.args", error)
         try:
-            sampler, tokenizer = _Sampler(command["sampling"]), None
-            if config:
-                tokenizer = _tokenizer_of(config)
-                _verify(sampler.default, config, tokenizer)
+            sampler, verify = _Sampler(command["sampling"]), _Verifier(config) if config else _check_nothing
+            verify(sampler.default)
         except Exception as error:
             refuse("sampling", error)
         else:
             for number, own in enumerate(command["samplings"]):
                 try:
-                    params = sampler.params(own)
-                    if config:
-                        _verify(params, config, tokenizer)
-                        if params.structured_outputs:
-                            backends.setdefault(params.structured_outputs._backend, number)
+                    verify(sampler.params(own))
                 except Exception as error:
                     refuse(number, error)
         if config:
@@ -202,7 +197,7 @@ class Session:
                     _check_adapter(config, folder)
                 except Exception as error:
                     refuse(f"engine.lora_modules.{name}", error)
-        self.emit("checked", backends=backends)
+        self.emit("checked")
 
     def _check_sampling(self, sampler: _Sampler) -> None:
         """vLLM's own check of sampling against the model: tokens that it has, grammars that compile, and so on."""
@@ -329,6 +324,9 @@ class Session:
                 prompt["cache_salt"] = line["salt"]
             try:
                 params, lora = sampler.params(line.get("sampling")), self._adapter(line.get("lora"))
+                if getattr(params, "structured_outputs", None):
+                    self.verify = self.verify or _Verifier(self.engine.vllm_config)
+                    self.verify(params)
                 self.engine.add_request(str(line["n"]), prompt, params, lora_request=lora)
                 taken += 1
             except (VLLMClientError, ValueError, TypeError) as error:
@@ -439,9 +437,34 @@ def _tokenizer_of(config: Any) -> Any:
     return cached_tokenizer_from_config(config.model_config)
 
 
-def _verify(params: Any, config: Any, tokenizer: Any) -> None:
-    """As vLLM does for each request: token ids that the model has, grammars that compile, and so on."""
-    params.verify(config.model_config, config.speculative_config, config.structured_outputs_config, tokenizer)
+class _Verifier:
+    """What vLLM checks of each request: token ids that the model has, grammars that compile, and so on.
+
+    It also raises where requests need several structured-output backends, which vLLM does not: it takes that of
+    whichever request comes first for all of them, so that the order would decide which constraints hold.
+    """
+
+    def __init__(self, config: Any) -> None:
+        self.config, self.tokenizer = config, _tokenizer_of(config)
+        self.backend: str | None = None  # of the first request that needs one
+
+    def __call__(self, params: Any) -> None:
+        config = self.config
+        params.verify(config.model_config, config.speculative_config, config.structured_outputs_config, self.tokenizer)
+        if not params.structured_outputs:
+            return
+        backend = params.structured_outputs._backend  # which `verify` has chosen
+        self.backend = self.backend or backend
+        if backend != self.backend:
+            raise ValueError(
+                f"needs the structured-output backend {backend}, and earlier requests {self.backend}: vLLM takes that "
+                "of whichever comes first for all, so the order would decide which constraints hold. Set "
+                f"engine.args.structured_outputs_config to {{backend: {backend}}}"
+            )
+
+
+def _check_nothing(params: Any) -> None:
+    """Where vLLM takes no settings of the engine, nothing can be asked about a request."""
 
 
 def _check_triton(model: Any) -> None:

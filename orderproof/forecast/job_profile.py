@@ -21,6 +21,7 @@ class JobFacts:
     """What is known about a job without running it."""
 
     prompts: int
+    left_out_lines: tuple[str, ...]  # of rows that cannot be used
     batch: int  # sequences that run at once, on each replica
     replicas: int
     samples: float  # of a prompt, on average; each takes a place of the batch
@@ -61,6 +62,7 @@ def profile_job(
     labels = set(prompts.labels)
     return JobFacts(
         prompts=len(prompts),
+        left_out_lines=prompts.left_out_lines,
         batch=batch,
         replicas=job.engine.replicas,
         samples=float(np.mean(list(asked_samples(job, prompts.samplings)))),

@@ -26,7 +26,7 @@ from orderproof.routing.experts import frequencies
 from orderproof.routing.routes import Routes
 from orderproof.routing.routes_writer import write_routes
 from orderproof.routing.simulate import EngineShape, simulate_captured
-from orderproof.signals.prediction import LEAST_PROMPTS, fit
+from orderproof.signals.predictor import LEAST_PROMPTS, fit
 from orderproof.signals.predictor_file import write_predictor
 from orderproof.signals.registry import ROUTING_SIGNALS
 from orderproof.signals.served_model import ROUTES_FILE, ServedModel, predictor_path

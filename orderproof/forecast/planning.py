@@ -35,7 +35,7 @@ from orderproof.routing.routes import Routes, open_routes
 from orderproof.routing.simulate import EngineShape
 from orderproof.runs import promotion, route_artifacts
 from orderproof.runs.run_store import verb_folder
-from orderproof.signals.prediction import LEAST_PROMPTS
+from orderproof.signals.predictor import LEAST_PROMPTS
 from orderproof.signals.registry import ROUTING_SIGNALS
 from orderproof.signals.served_model import ServedModel
 from orderproof.validation.validate import validate_prompts

@@ -49,7 +49,7 @@ def plan_run(job: Job, job_forecast: JobForecast, started: datetime.datetime) ->
         **identity_of(job, "plan", started),
         answer=job_forecast.advice.answer,
         sentence=first.strip(),
-        lines=tuple(rest),
+        lines=(*rest, *job_forecast.facts.left_out_lines),
         next_command=commands[job_forecast.advice.answer],
         basis=Basis.of(job, job_forecast.model, job_forecast.dataset_md5, job_forecast.facts.prompts),
         figures=tuple(_figures(job_forecast)),

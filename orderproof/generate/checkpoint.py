@@ -19,6 +19,7 @@ from orderproof.generate.checkpoint_folder import (
 )
 from orderproof.generate.result import Result
 from orderproof.generate.results_file import HAS_OUTPUT, ResultsFile, count_outputs
+from orderproof.generate.suspects import Suspects
 from orderproof.orders.order import Order
 
 
@@ -29,7 +30,8 @@ class Checkpoint:
         """Use `open_checkpoint`."""
         self.folder, self.order = folder, order
         self.results = ResultsFile(folder, len(order))
-        self.resumed = int(self.done.sum())
+        self.suspects = Suspects(folder)
+        self.count_resumed()
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -53,8 +55,14 @@ class Checkpoint:
     @property
     def pending(self) -> NDArray[np.int64]:
         """Places of the prompts that are still to be sent, in the order of sending."""
-        pending: NDArray[np.int64] = self.order.permutation[~self.done[self.order.permutation]]
+        settled = self.done
+        settled[self.suspects.fatal] = True
+        pending: NDArray[np.int64] = self.order.permutation[~settled[self.order.permutation]]
         return pending
+
+    def count_resumed(self) -> None:
+        """An engine starts: `resumed` becomes the number of prompts that have their output already."""
+        self.resumed = int(self.done.sum())
 
     def append(self, result: Result) -> None:
         """Keep a result: as `ResultsFile.append`."""

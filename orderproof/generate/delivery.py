@@ -5,7 +5,6 @@ prompts are a batch file. Both appear whole or not at all, after the outputs met
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from orderproof.job.errors import OrderproofError
 from orderproof.job.files import atomic_files
 from orderproof.job.paths import OUTPUTS_BATCH_FILE, OUTPUTS_FILE
 from orderproof.prompts.request_defaults import RequestDefaults
+from orderproof.prompts.tolerance import sufficient, tolerance, tolerates
 from orderproof.validation.validate import validate_outputs
 
 ROWS_PER_GROUP = 1024  # in memory at a time, with all their tokens
@@ -131,17 +131,15 @@ def write_outputs(batch: Batch, path: Path, folder: Path, lines: Path | None = N
 
 
 def _check_failures(batch: Batch, kinds: Mapping[str, int], reasons: tuple[tuple[str, str], ...]) -> None:
-    tolerated, total, failed = batch.job.generate.tolerated_failures, len(batch.source), sum(kinds.values())
-    if failed / total <= tolerated:  # a quotient: in floating point 0.29 * 100 is less than 29
+    total, failed = len(batch.source), sum(kinds.values())
+    if tolerates(batch.job, failed, total):
         return
-    sufficient = math.ceil(failed / total * 10_000) / 10_000
     words = [f"{id!r}: {reason}" for id, reason in reasons]
     more = [f"and {failed - len(words)} more"] if failed > len(words) else []
     error = DeliveryError(
         f"{failed} of {total} prompts have no output as requested ({kinds_text(kinds)}), "
-        f"and `tolerated_failures` under `generate` in params.yaml is {tolerated:g}. The other outputs are kept in "
-        f"{batch.checkpoint.folder}. Fix these prompts and run the job again, or set `tolerated_failures` to "
-        f"{sufficient:g}"
+        f"and {tolerance(batch.job)}. The other outputs are kept in {batch.checkpoint.folder}. Fix these prompts and "
+        f"run the job again, or {sufficient(failed, total)}"
     )
     raise error.about_prompts(*words, *more, log_text=batch.job.reporting.log_text)
 
@@ -170,7 +168,7 @@ def _write_rows(
     tables = []
     for start in range(places.start, places.stop, ROWS_PER_GROUP):
         results = list(_read(checkpoint, range(start, min(start + ROWS_PER_GROUP, places.stop))))
-        writer.write_table(table_of(results))
+        writer.write_table(outputs_table(results))
         if batch_file:
             batch_file.write(results)
         tables.append(_expected_columns(results))
@@ -187,7 +185,7 @@ def _samples(results: list[Result]) -> list[tuple[Result, int, Completion | None
     return [(r, k, r.completions[k] if r.completions else None) for r in results for k in range(r.asked_samples)]
 
 
-def table_of(results: list[Result]) -> pa.Table:
+def outputs_table(results: list[Result]) -> pa.Table:
     """Rows of `OUTPUTS_SCHEMA`."""
     rows = _samples(results)
     columns = {

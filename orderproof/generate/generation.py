@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.engines.admission import AdmissionLog
-from orderproof.engines.protocol import Engine, EngineError, Failure, Figures, Output, Request
+from orderproof.engines.protocol import Engine, EngineError, Failure, Output, PassStats, Request
 from orderproof.engines.requests import ASSUMED_TOKENS, BYTES_PER_TOKEN
 from orderproof.generate.checkpoint import Checkpoint, open_checkpoint
 from orderproof.generate.checkpoint_folder import FOLDER
@@ -25,7 +25,7 @@ from orderproof.generate.provenance import write_engine
 from orderproof.generate.result import INTERRUPTED, REFUSED, Result, State
 from orderproof.generate.select_order import WindowedOrder
 from orderproof.generate.step_summary import StepSummary
-from orderproof.generate.windowed_ordering import SPOOL_FILE, WindowedOrdering, tokenize_each
+from orderproof.generate.windowed_ordering import SPOOL_FILE, WindowedOrdering
 from orderproof.job.model import ModelFacts, read_model
 from orderproof.job.output_key import output_key
 from orderproof.job.sampling import FINISHED, asked_samples, asked_tokens, is_cut_short
@@ -67,6 +67,10 @@ class Batch:
         return len(self.checkpoint.pending) > 0 or (self.windowed is not None and self.windowed.has_more())
 
 
+class SuspectError(EngineError):
+    """An engine died with prompts that were sent apart because one of them may be why: the others need a new one."""
+
+
 @dataclass
 class Generated:
     """Counts of one run. A batch that was resumed had several runs."""
@@ -76,7 +80,7 @@ class Generated:
     prompt_tokens: int = 0
     output_tokens: int = 0
     steps: StepSummary = field(default_factory=StepSummary)
-    figures: Figures | None = None  # None: the checkpoint was already complete
+    stats: PassStats | None = None  # None: the checkpoint was already complete
     # prompts that the engine's scheduler admitted before one sent earlier; None: replicas or a server, which do not say
     inversions: int | None = None
 
@@ -196,6 +200,7 @@ def generate(
 
     Raises:
         EngineError: the engine died.
+        SuspectError: it died with prompts that were sent apart; another engine can go on with the rest.
         CheckpointError: a result cannot be written, or the earlier results are from an engine of another kind.
         LossyError: the accepted lossy routing was measured on an engine of another kind.
         PromptError: the prompts were edited during the run, or the next line of a stream is not a prompt.
@@ -224,17 +229,45 @@ def generate(
             admissions.admit(sent.place, answer.scheduled_s)
         store(_result(answer, sent))
 
-    pending = _Pending(batch, in_flight, store, admissions)
-    requests = pending if batch.windowed is None else _window_by_window(pending, batch.windowed)
+    def run(requests: Iterable[Request]) -> None:
+        stats = engine.run(requests, batch.job.sampling, sink, generated.steps.add)
+        generated.stats = _added(generated.stats, stats)
+        if in_flight:
+            raise EngineError(
+                f"the engine ended without an answer for {len(in_flight)} prompts, such as "
+                f"{next(iter(in_flight.values())).id!r}. Run the job again to send them"
+            )
+
+    def pending(places: NDArray[np.int64]) -> _Pending:
+        return _Pending(batch, places, in_flight, store, admissions)
+
+    suspects, log_text = batch.checkpoint.suspects, batch.job.reporting.log_text
+    places = batch.checkpoint.pending
+    first = pending(places[~np.isin(places, suspects.places)])
     try:
-        generated.figures = engine.run(requests, batch.job.sampling, sink, generated.steps.add)
+        if batch.windowed is not None:
+            run(_window_by_window(first, batch.windowed))
+        elif len(first):
+            run(first)
     except EngineError as error:
-        raise _with_prompts(error, list(in_flight.values()), log_text=batch.job.reporting.log_text) from None
-    if in_flight:
-        raise EngineError(
-            f"the engine ended without an answer for {len(in_flight)} prompts, such as "
-            f"{next(iter(in_flight.values())).id!r}. Run the job again to send them"
-        )
+        suspects.add(list(in_flight))
+        raise _with_prompts(error, list(in_flight.values()), log_text=log_text) from None
+    for group in list(suspects.groups):
+        places = np.array(group, np.int64)
+        unanswered = places[~batch.checkpoint.done[places]]  # a kill may have come in the midst of a group
+        try:
+            if len(unanswered):
+                run(pending(unanswered))
+            suspects.clear(group)
+        except EngineError as error:
+            if not in_flight:
+                raise
+            if len(in_flight) == 1:  # stored first: what is known as fatal is never sent again
+                ((place, sent),) = in_flight.items()
+                store(_fatal(place, sent, error))
+            suspects.narrow(group, list(in_flight))
+            if suspects.groups:
+                raise SuspectError(str(error)).about_prompts(*error.words, log_text=log_text) from None
     if batch.job.engine.replicas == 1 and not batch.job.engine.server:
         generated.inversions = admissions.inversions
     return generated
@@ -246,17 +279,45 @@ def _with_prompts(error: EngineError, in_flight: list[_Sent], *, log_text: bool)
         return error
     shown = ", ".join(repr(sent.id) for sent in in_flight[:SHOWN_PROMPTS])
     more = f" and {len(in_flight) - SHOWN_PROMPTS} more" if in_flight[SHOWN_PROMPTS:] else ""
-    return error.about_prompts(f"without an answer then, in the order of sending: {shown}{more}", log_text=log_text)
+    apart = EngineError(
+        f"{error}. All answers are kept. Run the job again: it sends all other prompts first, and then by themselves "
+        f"the {len(in_flight)} that the engine had, to find out whether one of them is why"
+    )
+    words = f"without an answer then, in the order of sending: {shown}{more}"
+    return apart.about_prompts(*error.words, words, log_text=log_text)
+
+
+def _added(before: PassStats | None, stats: PassStats) -> PassStats:
+    """The stats of an engine's runs, one after another; shares and replicas are those of the first."""
+    if before is None:
+        return stats
+    return replace(
+        before,
+        wall_s=before.wall_s + stats.wall_s,
+        preempted=before.preempted + stats.preempted,
+        prefix_queries=before.prefix_queries + stats.prefix_queries,
+        prefix_hits=before.prefix_hits + stats.prefix_hits,
+    )
+
+
+def _fatal(place: int, sent: _Sent, error: EngineError) -> Result:
+    reason = f"the engine died with this prompt alone, and it is not sent again: {error}"
+    return Result(place, sent.id, sent.prompt_tokens, sent.asked_tokens, sent.asked_samples, (), reason, INTERRUPTED)
 
 
 class _Pending:
     """The pending prompts in the order of sending (`Divisible`), read and tokenized when the engine needs them."""
 
     def __init__(
-        self, batch: Batch, in_flight: dict[int, _Sent], store: Callable[[Result], None], admissions: AdmissionLog
+        self,
+        batch: Batch,
+        places: NDArray[np.int64],
+        in_flight: dict[int, _Sent],
+        store: Callable[[Result], None],
+        admissions: AdmissionLog,
     ) -> None:
-        self.batch, self.in_flight, self.store, self.admissions = batch, in_flight, store, admissions
-        self.places = batch.checkpoint.pending
+        self.batch, self.places, self.in_flight = batch, places, in_flight
+        self.store, self.admissions = store, admissions
 
     def __len__(self) -> int:
         return len(self.places)
@@ -283,11 +344,12 @@ class _Pending:
         prompts = self.batch.source.read(places)
         most = asked_tokens(self.batch.job, (prompt.sampling for prompt in prompts))
         samples = asked_samples(self.batch.job, (prompt.sampling for prompt in prompts))
-        tokens = tokenize_each(self.batch.tokenizer, prompts)
-        for place, prompt, ids, asked, n in zip(places, prompts, tokens, most, samples, strict=True):
-            if isinstance(ids, PromptError):
-                self.store(Result(place, prompt.id, 0, asked, n, (), ids.problem, REFUSED))
+        found = self.batch.tokenizer.each(prompts)
+        for place, prompt, rendered, asked, n in zip(places, prompts, found, most, samples, strict=True):
+            if isinstance(rendered, PromptError):
+                self.store(Result(place, prompt.id, 0, asked, n, (), rendered.problem, REFUSED))
                 continue
+            ids = rendered[1]
             self.in_flight[place] = _Sent(prompt.id, len(ids), asked, n, self.admissions.send())
             yield Request(place, ids, prompt.sampling, prompt.lora)
 
@@ -309,7 +371,8 @@ def _result(answer: Output | Failure, sent: _Sent) -> Result:
         reason = f"the engine gave {len(answer.completions)} of {sent.asked_samples} samples"
         return Result(*request, (), reason, INTERRUPTED)
     if unfinished := [output.finish_reason for output in answer.completions if output.finish_reason not in FINISHED]:
-        return Result(*request, (), f"the engine ended it early: {unfinished[0]}", INTERRUPTED)
+        log = f" (vLLM's log: {answer.log})" if answer.log else ""
+        return Result(*request, (), f"the engine ended it early: {unfinished[0]}{log}", INTERRUPTED)
     return Result(*request, answer.completions, _cut_short_reason(answer, sent.asked_tokens))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from orderproof.generate.checkpoint import Checkpoint
 from orderproof.generate.checkpoint_folder import CheckpointError
-from orderproof.generate.delivery import table_of
+from orderproof.generate.delivery import outputs_table
 from orderproof.generate.result import State
 from orderproof.prompts.tail_lines import STANDARD_STREAM
 
@@ -55,7 +55,7 @@ class OutputLines:
     def _lines_of(self, place: int) -> bytes:
         result = self._checkpoint.read(place)
         assert result is not None
-        rows = table_of([result]).to_pylist()
+        rows = outputs_table([result]).to_pylist()
         return b"".join(json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n" for row in rows)
 
     def _is_ready(self, place: int) -> bool:

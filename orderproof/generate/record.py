@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
+from typing import Any
 
 from orderproof.engines.protocol import EngineInfo
 from orderproof.generate.delivery import Delivered, kinds_text
@@ -11,6 +12,7 @@ from orderproof.generate.generation import Batch, Generated
 from orderproof.job.hashing import md5_of
 from orderproof.job.spec import Job
 from orderproof.lossy.routing import routing_name
+from orderproof.runs.promotion import read_promotion
 from orderproof.runs.run import Basis, Figure, Run
 from orderproof.runs.run_store import identity_of
 
@@ -30,7 +32,7 @@ def generation_run(
     """
     job = batch.job
     outputs = str(delivered.path.relative_to(job.root))
-    rates = throughput(batch, generated)
+    rates, promotion = throughput(batch, generated), _promotion(job)
     return Run(
         **identity_of(job, "generate", started),
         answer="complete",
@@ -45,19 +47,39 @@ def generation_run(
             Figure(name="failed", value=delivered.failed),
             *generation_figures(generated, engine),
             *(Figure(name=name, value=value) for name, value in rates.items()),
+            *_saved(promotion, generated),
         ),
         details={
             "outputs_md5": md5_of(delivered.path),
+            "promotion": promotion,
             "failure_kinds": dict(delivered.kinds),
             "failures": [list(failure) for failure in delivered.failures] if job.reporting.log_text else [],
             "replicas": job.engine.replicas,
-            "replica_wall_s": list(generated.figures.replica_s) if generated.figures else [],
+            "replica_wall_s": list(generated.stats.replica_s) if generated.stats else [],
             "curve": [
                 [round(ms, 3), round(running, 2), round(waiting, 2)] for ms, running, waiting in _curve(generated)
             ],
         },
         files={"outputs": outputs},
     )
+
+
+def _promotion(job: Job) -> dict[str, Any] | None:
+    """The trial whose order, or way to order, this was, with the gain that it measured; None: none is promoted."""
+    promotion = read_promotion(job)
+    if promotion is None or not promotion.promoted:
+        return None
+    verdict = promotion.verdict
+    gains = verdict and {"gain": verdict.gain, "gain_low": verdict.gain_low, "gain_high": verdict.gain_high}
+    return {"trial": promotion.trial, **(gains or {})}
+
+
+def _saved(promotion: Mapping[str, Any] | None, generated: Generated) -> tuple[Figure, ...]:
+    """Seconds that the run would have taken more in the order that the trial compared with; empty: unknown."""
+    if promotion is None or promotion.get("gain") is None or generated.stats is None:
+        return ()
+    saved = {name: generated.stats.wall_s * (promotion[name] or 0.0) for name in ("gain", "gain_low", "gain_high")}
+    return (Figure(name="saved_s", value=saved["gain"], low=saved["gain_low"], high=saved["gain_high"]),)
 
 
 def basis_of(batch: Batch, order_reason: str, engine: EngineInfo | None) -> Basis:
@@ -81,14 +103,14 @@ def generation_figures(generated: Generated, engine: EngineInfo | None) -> tuple
     return (
         Figure(name="prompt_tokens", value=generated.prompt_tokens),
         Figure(name="output_tokens", value=generated.output_tokens),
-        Figure(name="wall_s", value=generated.figures.wall_s if generated.figures else 0.0),
+        Figure(name="wall_s", value=generated.stats.wall_s if generated.stats else 0.0),
         Figure(name="load_s", value=engine.load_s if engine else 0.0),
     )
 
 
 def throughput(batch: Batch, generated: Generated) -> Mapping[str, float | None]:
     """Rates of a run; empty where nothing was left to generate."""
-    figures, steps = generated.figures, generated.steps
+    figures, steps = generated.stats, generated.steps
     if figures is None or not generated.outputs:
         return {}
     price = batch.job.reporting.price_per_hour

@@ -52,7 +52,8 @@ def select_order(
         return Order(np.arange(len(source)), "file", {}, {}, source.md5), "the file's own order: none is promoted"
     record = promotion.order
     if record.dataset_md5 == source.md5:
-        return read_order(job.data_dir / ORDER_FILE, record, source.places), f"promoted by trial {promotion.trial}"
+        order = read_order(job.data_dir / ORDER_FILE, record, source.places, len(source))
+        return order, f"promoted by trial {promotion.trial}"
     why = f"the promoted way to order ({record.method}, trial {promotion.trial}), made for this version of the prompts"
     if (spec := _restore_spec(job, record)).window:
         return WindowedOrder(spec, _in_tokens(record)), why

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from orderproof.engines.admission import log_what_may_reorder
 from orderproof.engines.protocol import Engine
 from orderproof.generate import delivery, generation, select_order
 from orderproof.generate.checkpoint_folder import FOLDER, read_order
@@ -20,9 +21,7 @@ from orderproof.generate.tracking import tracking_of
 from orderproof.job.spec import Job
 from orderproof.lossy.routing import routing_name
 from orderproof.orders.order import Order
-from orderproof.prompts.prompt_files import find_files
-from orderproof.prompts.request_defaults import RequestDefaults
-from orderproof.prompts.source import PromptSource
+from orderproof.prompts.source import PromptSource, open_prompts
 from orderproof.prompts.stream import Stream
 from orderproof.prompts.tokenization import Tokenizer
 from orderproof.runs import recorder
@@ -37,13 +36,14 @@ logger = logging.getLogger(__name__)
 
 def validate(job: Job) -> PromptSource:
     """Read and check every row, before anything is spent."""
-    return PromptSource(find_files(job), RequestDefaults(job))
+    return open_prompts(job)
 
 
 def choose_order(
     job: Job, source: PromptSource, tokenizer: Tokenizer, folder: str = FOLDER
 ) -> tuple[Order | WindowedOrder, str]:
     """The promoted order; for new prompts, the promoted way to order applied to them; else the file's own."""
+    log_what_may_reorder(job)
     unfinished = read_order(job.data_dir / folder)
     return select_order.select_order(job, source, lambda: tokenizer, unfinished)
 

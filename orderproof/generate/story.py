@@ -16,7 +16,7 @@ from orderproof.engines.start import start_engine
 from orderproof.generate import generation, steps, windowed_ordering
 from orderproof.generate.checkpoint_folder import FOLDER
 from orderproof.generate.delivery import Delivered
-from orderproof.generate.generation import Batch, Generated
+from orderproof.generate.generation import Batch, Generated, SuspectError
 from orderproof.generate.lock import only_run
 from orderproof.generate.output_lines import OutputLines, open_output
 from orderproof.generate.record import generation_run
@@ -40,6 +40,8 @@ USED_AFTERWARDS = (  # each takes a second or more to import, while the engine l
     "matplotlib.figure",
     "mlflow.store.tracking.sqlalchemy_store",
 )
+
+MOST_STARTS = 16  # of engines in a run: enough to find a prompt that ends them among thousands
 
 logger = logging.getLogger(__name__)
 
@@ -134,16 +136,26 @@ def generate_pending(
     """
     if batch.windowed:
         batch.tokenizer.load()  # windows are made of rendered prompts, the first one before an engine is there
-    if not batch.unfinished:
-        return generation.complete(batch), Generated(), None
-    with (
-        run_with.accelerator(),
-        start_engine(batch.job, batch.job.lossy_k0, partial(_while_engine_loads, batch)) as engine,
-    ):
-        if ready:
-            ready(engine.info)
-        generated = run_with.generate(batch, engine, run_with.progress, started, run_with.prefect_run(), lines, live)
-        info = engine.info
+    generated, info, starts = Generated(), None, 0
+    while batch.unfinished:
+        starts += 1
+        with (
+            run_with.accelerator(),
+            start_engine(batch.job, batch.job.lossy_k0, partial(_while_engine_loads, batch)) as engine,
+        ):
+            info = engine.info
+            if ready:
+                ready(info)
+            try:
+                generated = run_with.generate(
+                    batch, engine, run_with.progress, started, run_with.prefect_run(), lines, live
+                )
+                break
+            except SuspectError as error:
+                if starts == MOST_STARTS:
+                    raise
+                logger.warning("%s: starting another to find out which prompt is why", error)
+                batch.checkpoint.count_resumed()
     return generation.complete(batch), generated, info
 
 

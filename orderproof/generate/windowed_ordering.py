@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -16,7 +15,6 @@ from orderproof.generate.growing_checkpoint import GrowingCheckpoint
 from orderproof.job.files import sync_folder
 from orderproof.job.spec import Job
 from orderproof.orders.view import PromptView, own_samples
-from orderproof.prompts.prompt import Prompt, PromptError
 from orderproof.prompts.source import PromptSource
 from orderproof.prompts.stream import PromptStream
 from orderproof.prompts.tokenization import Tokenizer
@@ -58,38 +56,19 @@ class WindowedOrdering:
 
     def _view(self, rows: range) -> PromptView:
         prompts = self.source.read(rows)
-        counts = [len(ids) for ids in self._token_ids(prompts)] if self.in_tokens else None
+        counts = list(map(len, self.tokenizer.token_ids(prompts))) if self.in_tokens else None
         return PromptView(
             ids=[prompt.id for prompt in prompts],
             labels=[prompt.label for prompt in prompts],
-            text=lambda i: self._text(prompts[i]),
+            text=lambda i: self.tokenizer.text(prompts[i]),
             lines=[prompt.line for prompt in prompts],
             token_counts=None if counts is None else np.array(counts, np.int64),
             source=str(self.source.path),
             first=rows.start,
-            token_ids=lambda places: self._token_ids([prompts[int(i)] for i in places]),
+            token_ids=lambda places: self.tokenizer.token_ids([prompts[int(i)] for i in places]),
             served=ServedModel.of_job(self.job),
             own_samples=lambda places: [own_samples(prompts[int(i)].sampling) for i in places],
         )
-
-    def _text(self, prompt: Prompt) -> str:
-        """Empty where it cannot be rendered: the error is reported when the prompt is sent."""
-        with contextlib.suppress(PromptError):
-            return self.tokenizer.render(prompt)
-        return ""
-
-    def _token_ids(self, prompts: list[Prompt]) -> list[list[int]]:
-        return [[] if isinstance(ids, PromptError) else ids for ids in tokenize_each(self.tokenizer, prompts)]
-
-
-def tokenize_each(tokenizer: Tokenizer, prompts: list[Prompt]) -> list[list[int] | PromptError]:
-    """Token ids of each prompt, or why it cannot be rendered: one such prompt does not stop the others."""
-    try:
-        return list(tokenizer(prompts)[1])
-    except PromptError as error:
-        if len(prompts) == 1:
-            return [error]
-    return [ids for prompt in prompts for ids in tokenize_each(tokenizer, [prompt])]
 
 
 def store_streamed_prompts(job: Job, spool: Path) -> Job:

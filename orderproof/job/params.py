@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from orderproof.job.rules import check_job
+from orderproof.job.setting_rules import check_job
 from orderproof.job.spec import SECTIONS_BESIDE_JOBS, Job, JobError
 from orderproof.job.spelling import did_you_mean
 

@@ -187,7 +187,7 @@ class GenerateSpec(_Strict):
     """How a batch behaves; nothing here changes an output."""
 
     tolerated_failures: Annotated[float, Field(ge=0, le=1)] = (
-        0.0  # share of prompts; above it there is no outputs.parquet
+        0.0  # share of rows without an output; above it there is no outputs.parquet
     )
     when_running: Literal["wait", "refuse"] = "wait"  # while another run of the same job is active
 

@@ -109,7 +109,7 @@ def _run(
     answers: list[Output | Failure] = []
     requests = [Request(k, prompts.token_ids(k), prompts.samplings[k]) for k in sent.tolist()]
     with engine.opportunistic(k0):
-        figures = engine.run(requests, job.sampling, answers.append)
+        stats = engine.run(requests, job.sampling, answers.append)
     for answer in answers:
         if isinstance(answer, Failure):
             words = f"{prompts.ids[answer.number]!r}: {answer.reason}"
@@ -127,7 +127,7 @@ def _run(
         }
     )
     ids = [prompts.ids[k] for k in np.sort(sent).tolist()]
-    return _Pass(arm, len(outputs) / figures.wall_s, PassOutputs.from_tokens(f"{block} {arm}", arm, table, ids))
+    return _Pass(arm, len(outputs) / stats.wall_s, PassOutputs.from_tokens(f"{block} {arm}", arm, table, ids))
 
 
 def _score(job: Job, prompts: TokenizedPrompts, output: Output) -> float | None:

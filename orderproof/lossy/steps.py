@@ -17,12 +17,12 @@ from orderproof.runs.inputs import Inputs, refuse_changed
 from orderproof.runs.progress import NewProgress
 from orderproof.runs.recorder import Presentation
 from orderproof.runs.run import Run
-from orderproof.validation.validate import validate_prompts
+from orderproof.validation.validate import validate_prompts_and_sampling
 
 
 def validate(job: Job) -> TokenizedPrompts:
     """Check the prompts with Great Expectations before the engine starts."""
-    return validate_prompts(job, job.root / "reports" / job.name / "validation")
+    return validate_prompts_and_sampling(job, job.root / "reports" / job.name / "validation")
 
 
 def choose_order(job: Job, prompts: TokenizedPrompts, dataset_md5: str) -> Order:

@@ -18,7 +18,7 @@ from orderproof.measure.parts import prefix_gain
 from orderproof.measure.slice_design import lay_out_block, shuffle_of_block
 from orderproof.measure.trial_records import Manifest, SliceRecord
 from orderproof.measure.trial_store import Block, EvidenceError, Trial
-from orderproof.measure.verdict import Evidence, Noise, Verdict, decide, noise_between
+from orderproof.measure.verdict import Evidence, Noise, Verdict, noise_between, reach_verdict
 from orderproof.orders.order import Order
 from orderproof.outputs.divergence import first_divergence
 from orderproof.outputs.output_change import OutputChange, compare
@@ -40,7 +40,7 @@ def judge(trial: Trial) -> Verdict | None:
     outputs = compare_outputs(trial, blocks) if blocks and not failing else None
     evidence = evidence_of(trial) if blocks else None
     noise = control_noise(trial) if len(blocks) >= 2 else None
-    return decide(evidence, rule, outputs, noise=noise, invalid=failing, out_of_time=out_of_time)
+    return reach_verdict(evidence, rule, outputs, noise=noise, invalid=failing, out_of_time=out_of_time)
 
 
 def is_out_of_time(trial: Trial) -> bool:
@@ -64,10 +64,10 @@ def evidence_of(trial: Trial) -> Evidence:
             tokens = sum(part.window_output_tokens for part in own)
             foreign += sum(part.foreign_tokens for part in own) / tokens if tokens else 0.0
     lengths = lengths_of(trial) if fed else None
-    return Evidence(table_of(trial), lengths, prefix_gain(trial), min(foreign, 0.99))
+    return Evidence(slice_table(trial), lengths, prefix_gain(trial), min(foreign, 0.99))
 
 
-def table_of(trial: Trial) -> SliceTable:
+def slice_table(trial: Trial) -> SliceTable:
     """Seconds and work of the complete blocks' pairs, by block and stratum."""
     cost = trial.manifest.slices.warm_up.prefill_cost
     clean = trial.manifest.slices.kind == "clean"

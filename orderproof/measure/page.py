@@ -16,9 +16,9 @@ import numpy as np
 
 from orderproof.job.spec import Job
 from orderproof.measure.breakdown import gain_in_slow_and_fast_pairs, gains_by_group
-from orderproof.measure.evaluate import table_of
-from orderproof.measure.figures import arm_label
+from orderproof.measure.evaluate import slice_table
 from orderproof.measure.parts import gain_parts
+from orderproof.measure.pictures import arm_label
 from orderproof.measure.trial_records import Manifest, Pass
 from orderproof.measure.trial_store import Trial
 from orderproof.measure.verdict import Verdict
@@ -85,7 +85,7 @@ def _facts(job: Job, trial: Trial, verdict: Verdict | None, folder: Path) -> dic
     """Everything that the template names."""
     plan = trial.manifest
     pictures = {name: folder / f"{name}.png" for name in PICTURES}
-    table = table_of(trial) if len(trial.blocks()) > 1 else None
+    table = slice_table(trial) if len(trial.blocks()) > 1 else None
     return {
         "job": job,
         "plan": plan,
@@ -114,13 +114,11 @@ def headline(plan: Manifest, verdict: Verdict | None) -> str:
     """The verdict in one sentence."""
     order = f"{plan.candidate.method} order"
     gain = _with_interval(verdict)
-    small = verdict is not None and verdict.gain_upper is not None and verdict.gain_upper < plan.rule.min_effect
     if verdict is None:
         return f"Not finished: a verdict on {order} needs {plan.rule.looks[0]} blocks or more."
     return {
         "promote": f"Send the prompts in {order}: it gains {gain}.",
-        "keep": f"Keep the current order: {order} gains {gain}, "
-        + ("which does not carry a change." if small else "but moves the outputs too far."),
+        "keep": f"Keep the current order: {order} gains {gain}.",  # the reason stands below
         "inconclusive": f"Not decided: {order} seems to gain {gain}, but that is not enough evidence to promote it.",
         "refused": f"Refused before it cost anything: {order} cannot help here.",
         "invalid": "Invalid: these passes cannot carry a verdict.",

@@ -32,8 +32,19 @@ def trial_run(plan: Plan, trial: Trial, verdict: Verdict) -> Run:
     times = manifest.created_utc, _ended(trial).isoformat(timespec="seconds")
     basis = _basis(plan.job, plan.model, plan.dataset_md5, manifest)
     run = _run(plan.job, verdict, manifest.trial, "aa" if manifest.aa else "measure", times, basis)
+    run = run.model_copy(
+        update={
+            "figures": (
+                *run.figures,
+                Figure(name="measured_s", value=_measured_s(trial)),
+                Figure(name="alpha", value=manifest.rule.alpha),
+            ),
+            "details": {**run.details, "question": manifest.question, "attempt": manifest.attempt},
+        }
+    )
     differences = arm_differences(trial)
-    return run.model_copy(update={"lines": (*run.lines, "; ".join(differences))}) if differences else run
+    more = (*(["; ".join(differences)] if differences else []), *plan.prompts.left_out_lines)
+    return run.model_copy(update={"lines": (*run.lines, *more)})
 
 
 def refused_run(job: Job, inputs: Inputs, verdict: Verdict) -> Run:
@@ -115,6 +126,12 @@ def _figures(verdict: Verdict) -> tuple[Figure, ...]:
     if outputs and outputs.scores:
         figures.append(Figure(name="score_difference", value=outputs.scores.difference))
     return tuple(figures)
+
+
+def _measured_s(trial: Trial) -> float:
+    """Seconds that the engine worked for the trial, the warm-up included."""
+    blocks = {timed.block: timed.block_s for timed in trial.passes}
+    return trial.manifest.slices.warm_up.seconds + sum(blocks.values())
 
 
 def _ended(trial: Trial) -> datetime.datetime:

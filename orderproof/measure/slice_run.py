@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.engines.admission import count_inversions
-from orderproof.engines.protocol import Engine, Failure, Figures, Output, Request, Share
+from orderproof.engines.protocol import Engine, Failure, Output, PassStats, Request, Share
 from orderproof.job.sampling import asked_tokens, is_cut_short
 from orderproof.job.spec import Job
 from orderproof.measure.slice_clock import SentRequests, Window, cut_windows
@@ -79,20 +79,20 @@ class SliceRunner:
     def _run_clean(self, part: Slice) -> TimedSlice:
         requests = [self._request(k, k, part.arm) for k in part.prompts.tolist()]
         started = _now()
-        figures = self._send(requests)
+        stats = self._send(requests)
         outputs = {answer.number: answer for answer in self._answers if isinstance(answer, Output)}
         sent = [outputs.get(k) for k in part.prompts.tolist()]
         prompt_tokens = int(self.prompts.lengths[[k for k in part.prompts.tolist() if k in outputs]].sum())
         window = Window(
             start_s=min((output.scheduled_s for output in outputs.values()), default=0.0),
-            seconds=figures.wall_s,
+            seconds=stats.wall_s,
             prompt_tokens=prompt_tokens,
             output_tokens=sum(output.output_tokens for output in outputs.values()),
             foreign_tokens=0.0,
         )
-        steps = (np.asarray(figures.step_ms, np.float64), np.asarray(figures.running, np.float64))
-        inversions = _inversions(sent, figures.shares)
-        return self._timed(part, window, outputs, started, steps, figures, figures.preempted, inversions)
+        steps = (np.asarray(stats.step_ms, np.float64), np.asarray(stats.running, np.float64))
+        inversions = _inversions(sent, stats.shares)
+        return self._timed(part, window, outputs, started, steps, stats, stats.preempted, inversions)
 
     def _run_fed(self, slices: Sequence[Slice]) -> Iterator[TimedSlice]:
         fillers = np.random.default_rng(self.filler_seed).integers(0, len(self.prompts), self.design.seats)
@@ -102,7 +102,7 @@ class SliceRunner:
         numbered = enumerate(zip(sent.tolist(), arms.tolist(), strict=True))
         requests = [self._request(place, prompt, arm) for place, (prompt, arm) in numbered]
         started = _now()
-        figures = self._send(requests)
+        stats = self._send(requests)
         by_place = {answer.number: answer for answer in self._answers if isinstance(answer, Output)}
         answers = [by_place.get(place) for place in range(len(sent))]
         origin = min((output.scheduled_s for output in by_place.values()), default=0.0)
@@ -113,7 +113,7 @@ class SliceRunner:
                 prompt_tokens=self.prompts.lengths[sent].astype(np.float64),
                 output_tokens=np.array([a.output_tokens if a else np.nan for a in answers]),
                 arm=arms,
-                step_ends_s=_step_ends(figures, origin),
+                step_ends_s=_step_ends(stats, origin),
             ),
             [len(part.prompts) for part in slices],
             [part.arm for part in slices],
@@ -123,9 +123,9 @@ class SliceRunner:
         for part, window in zip(slices, windows, strict=True):
             own = answers[place : place + len(part.prompts)]
             outputs = {k: answer for k, answer in zip(part.prompts.tolist(), own, strict=True) if answer}
-            steps = _steps_within(figures, origin, window)
+            steps = _steps_within(stats, origin, window)
             inversions = _inversions(own, ()) if self.job.engine.replicas == 1 else 0
-            yield self._timed(part, window, outputs, started, steps, figures, None, inversions)
+            yield self._timed(part, window, outputs, started, steps, stats, None, inversions)
             place += len(part.prompts)
 
     def _request(self, number: int, prompt: int, arm: str) -> Request:
@@ -133,7 +133,7 @@ class SliceRunner:
         salt = self.salts.get(arm)
         return Request(number, prompts.token_ids(prompt), prompts.samplings[prompt], prompts.lora(prompt), salt)
 
-    def _send(self, requests: Sequence[Request]) -> Figures:
+    def _send(self, requests: Sequence[Request]) -> PassStats:
         self._answers = []
 
         def sink(answer: Output | Failure) -> None:
@@ -153,7 +153,7 @@ class SliceRunner:
         outputs: Mapping[int, Output],
         started: str,
         steps: tuple[Floats, Floats],
-        figures: Figures,
+        stats: PassStats,
         preempted: int | None,
         inversions: int,
     ) -> TimedSlice:
@@ -170,8 +170,8 @@ class SliceRunner:
             started_utc=started,
             step_ms=steps[0],
             running=steps[1],
-            steal=figures.steal,
-            accelerator=figures.accelerator,
+            steal=stats.steal,
+            accelerator=stats.accelerator,
             preempted=preempted,
             inversions=inversions,
             failed=len(part.prompts) - len(outputs),
@@ -183,18 +183,18 @@ def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
 
 
-def _steps_within(figures: Figures, origin: float, window: Window) -> tuple[Floats, Floats]:
+def _steps_within(stats: PassStats, origin: float, window: Window) -> tuple[Floats, Floats]:
     """Milliseconds and running sequences of the steps that ended in a window."""
-    step_ms, running = np.asarray(figures.step_ms, np.float64), np.asarray(figures.running, np.float64)
-    ends = _step_ends(figures, origin)
+    step_ms, running = np.asarray(stats.step_ms, np.float64), np.asarray(stats.running, np.float64)
+    ends = _step_ends(stats, origin)
     inside = (ends >= window.start_s) & (ends < window.start_s + window.seconds)
     return step_ms[inside], running[inside]
 
 
-def _step_ends(figures: Figures, origin: float) -> Floats:
+def _step_ends(stats: PassStats, origin: float) -> Floats:
     """When each step of a run ended, on the clock of which the run began at `origin`."""
-    elapsed = np.cumsum(figures.step_ms, dtype=np.float64)
-    return np.asarray(origin + elapsed / elapsed[-1] * figures.wall_s) if len(elapsed) else elapsed
+    elapsed = np.cumsum(stats.step_ms, dtype=np.float64)
+    return np.asarray(origin + elapsed / elapsed[-1] * stats.wall_s) if len(elapsed) else elapsed
 
 
 def _inversions(sent: Sequence[Output | None], shares: Sequence[Share]) -> int:

@@ -7,10 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from orderproof.engines.admission import log_what_may_reorder
 from orderproof.engines.protocol import Engine
 from orderproof.job.formatting import percentage, signed
 from orderproof.job.spec import Job
-from orderproof.measure import figures, page, trial
+from orderproof.measure import page, pictures, trial
 from orderproof.measure.plan import Plan
 from orderproof.measure.plan import make_plan as plan_trial
 from orderproof.measure.predicted_gain import predicted_gain
@@ -20,9 +21,7 @@ from orderproof.measure.tracking import tracking_of
 from orderproof.measure.trial_progress import TrialProgress
 from orderproof.measure.trial_store import Trial, read_history, write_verdict
 from orderproof.measure.verdict import Verdict, refused
-from orderproof.prompts.prompt_file import read_prompts
-from orderproof.prompts.prompt_files import find_files
-from orderproof.prompts.request_defaults import RequestDefaults
+from orderproof.prompts.source import open_prompts
 from orderproof.prompts.tokenization import TokenizedPrompts
 from orderproof.runs import recorder, route_artifacts
 from orderproof.runs.inputs import Inputs, refuse_changed
@@ -31,7 +30,7 @@ from orderproof.runs.promotion_record import Promotion
 from orderproof.runs.recorder import Presentation
 from orderproof.runs.run import Run
 from orderproof.runs.run_store import verb_folder, write_run
-from orderproof.validation.validate import validate_prompts
+from orderproof.validation.validate import validate_prompts_and_sampling
 
 logger = logging.getLogger(__name__)
 
@@ -46,11 +45,12 @@ class Outcome(NamedTuple):
 
 def validate(job: Job) -> TokenizedPrompts:
     """Check the prompts with Great Expectations, before anything is spent."""
-    return validate_prompts(job, job.root / "reports" / job.name / "validation")
+    return validate_prompts_and_sampling(job, job.root / "reports" / job.name / "validation")
 
 
 def make_plan(job: Job, prompts: TokenizedPrompts, inputs: Inputs, aa: bool) -> Plan:
     """Decide arms, seeds and looks, or why nothing should be measured."""
+    log_what_may_reorder(job)
     route_artifacts.restore_routes(job)
     dataset_md5 = inputs.dataset_md5(job)
     plan = plan_trial(
@@ -96,8 +96,8 @@ def refuse(job: Job, inputs: Inputs, reason: str, prefect_run: str | None) -> Ru
     run = recorder.with_origin(job, refused_run(job, inputs, verdict), prefect_run)
     run = recorder.keep(job, run, Presentation(tracking=partial(tracking_of, job)))
     refuse_changed(job, inputs)
-    ids = [prompt.id for prompt in read_prompts(find_files(job), defaults=RequestDefaults(job))]
-    kept = keep_current(job, inputs.dataset_md5(job), ids, evidence_of(None, verdict))
+    with open_prompts(job) as prompts:
+        kept = keep_current(job, inputs.dataset_md5(job), list(prompts.ids), evidence_of(None, verdict))
     return _record(job, run, kept, [], inputs)
 
 
@@ -125,7 +125,7 @@ def presentation(job: Job, outcome: Outcome) -> Presentation:
 
 
 def _draw(measured: Trial, verdict: Verdict, folder: Path) -> None:
-    figures.draw(measured, verdict, folder)
+    pictures.draw(measured, verdict, folder)
 
 
 def _record(job: Job, run: Run, promotion: Promotion, notes: list[str], inputs: Inputs) -> Run:

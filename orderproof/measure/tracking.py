@@ -1,6 +1,7 @@
 """What MLflow holds of a trial: the parent's name and parameters, and one child run for each block and arm.
 
-Each has the same metrics, and its arm also as a parameter, so that MLflow's comparison page answers the question.
+Each has the same metrics, and its arm also as a parameter, so that MLflow's comparison page answers the question. The
+parent's metrics are the figures of the run, which record.py makes.
 """
 
 from __future__ import annotations

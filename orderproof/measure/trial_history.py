@@ -10,7 +10,7 @@ from orderproof.job.model import ModelFacts
 from orderproof.job.redaction import recorded_args, same_settings
 from orderproof.job.spec import Job
 from orderproof.measure.estimator import estimate
-from orderproof.measure.evaluate import is_vacuous, judge, pass_outputs, table_of
+from orderproof.measure.evaluate import is_vacuous, judge, pass_outputs, slice_table
 from orderproof.measure.trial_records import Manifest
 from orderproof.measure.trial_store import EvidenceError, History, Trial
 from orderproof.measure.verdict import Rule, detectable_gain
@@ -48,7 +48,7 @@ def noise_before(job: Job, model: ModelFacts, history: History) -> Noise | None:
         blocks = trial.blocks()
         if _same_engine(job, model, trial.manifest) and len(blocks) > 1:
             with contextlib.suppress(ValueError):  # times that cannot be: its verdict was `invalid`
-                seen.append(estimate(table_of(trial)))
+                seen.append(estimate(slice_table(trial)))
     if not seen:
         return None
     blocks_in_all = sum(one.blocks for one in seen)

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from orderproof.job.formatting import signed
 from orderproof.measure.estimator import SliceTable, log_ratio_of_rates
-from orderproof.measure.evaluate import table_of
+from orderproof.measure.evaluate import slice_table
 from orderproof.measure.plan import Plan
 from orderproof.measure.trial_records import Pass
 from orderproof.measure.trial_store import Trial
@@ -82,6 +82,6 @@ def block_gain(trial: Trial, number: int) -> float | None:
     if number not in numbers:
         return None
     own = slice(numbers.index(number), numbers.index(number) + 1)
-    table = table_of(trial)
+    table = slice_table(trial)
     alone = SliceTable(*(array[own] for array in table.arrays))
     return math.expm1(float(log_ratio_of_rates(alone)))

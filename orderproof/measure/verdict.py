@@ -118,7 +118,7 @@ def refused(reason: str) -> Verdict:
     return _verdict("refused", _sentence(reason), blocks=0)
 
 
-def decide(
+def reach_verdict(
     evidence: Evidence | None,
     rule: Rule,
     outputs: OutputChange | None,
@@ -155,7 +155,7 @@ def decide(
     if facts["look"] is None:
         short = f"The budget of time ended after {_blocks(blocks)}, between two looks. {weighed.so_far}."
         return _verdict("inconclusive", f"{short} {weighed.sensitivity}", **facts)
-    decided = weighed.decide(outputs, last=out_of_time or blocks == rule.looks[-1])
+    decided = weighed.answer(outputs, last=out_of_time or blocks == rule.looks[-1])
     return _verdict(*decided, **facts) if decided else None
 
 
@@ -241,7 +241,7 @@ class _Weighed:
             "length_se": length_se,
         }
 
-    def decide(self, outputs: OutputChange | None, *, last: bool) -> tuple[Name, str] | None:
+    def answer(self, outputs: OutputChange | None, *, last: bool) -> tuple[Name, str] | None:
         """The rule, top to bottom, on valid data at a look: a verdict and its reason; None: go on."""
         rule = self.rule
         standing, about_outputs = judge_outputs(outputs, rule.outputs)

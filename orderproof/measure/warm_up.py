@@ -45,10 +45,10 @@ def _run(
         sampling = {**(own or {}), **override} if override else own
         salt = f"warm-up {'prefill' if override else 'whole'}"
         requests.append(Request(k, prompts.token_ids(k), sampling, prompts.lora(k), salt))
-    figures = engine.run(request_list(job, requests), job.sampling, answers.append)
+    stats = engine.run(request_list(job, requests), job.sampling, answers.append)
     outputs = [answer for answer in answers if isinstance(answer, Output)]
     prompt_tokens = sum(len(prompts.token_ids(output.number)) for output in outputs)
-    return figures.wall_s, prompt_tokens, sum(output.output_tokens for output in outputs)
+    return stats.wall_s, prompt_tokens, sum(output.output_tokens for output in outputs)
 
 
 def request_list(job: Job, requests: Sequence[Request]) -> RequestList:

@@ -17,7 +17,7 @@ from orderproof.orders.order import OrderError
 from orderproof.orders.ranking import Ranking, WindowState
 from orderproof.orders.view import PromptView
 from orderproof.signals import registry
-from orderproof.signals.prediction import probabilities
+from orderproof.signals.predictor import probabilities
 from orderproof.signals.predictor_file import predictor_of
 from orderproof.signals.registry import ROUTING_SIGNALS
 

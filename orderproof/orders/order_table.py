@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,11 +35,15 @@ def write_order(path: Path, order: Order, ids: Sequence[str]) -> None:
         pq.write_table(table, sink, compression="zstd")
 
 
-def read_order(path: Path, record: OrderRecord, find: FindPrompts) -> Order:
+def read_order(path: Path, record: OrderRecord, find: FindPrompts, prompts: int) -> Order:
     """Read the order that `record` describes; beside the permutation, memory does not grow with the prompts.
+
+    Prompts that it lacks, because they were left out when it was made, are sent first: most get no output, and nobody
+    waits long for that.
 
     Args:
         find: looks up ids in the prompts file that the order is of.
+        prompts: how many there are.
 
     Raises:
         OrderError: the file is missing or damaged, holds ids that are not in the prompts file, or is another order.
@@ -55,13 +60,18 @@ def read_order(path: Path, record: OrderRecord, find: FindPrompts) -> Order:
                 rows += len(ids)
     except (OSError, KeyError, ValueError, pa.ArrowException) as error:
         raise OrderError(f"{path}: not readable as an order: {' '.join(str(error).split())}. {RESTORE}") from None
+    places = np.concatenate(parts)
+    kept = np.zeros(prompts, np.bool_)
+    kept[places] = True
+    among_kept = (np.cumsum(kept) - 1)[places]
     try:
-        order = Order(np.concatenate(parts), record.method, record.parameters, record.seeds, record.dataset_md5)
+        order = Order(among_kept, record.method, record.parameters, record.seeds, record.dataset_md5)
     except OrderError as error:
         raise OrderError(f"{path}: {error}. {RESTORE}") from None
     if order.sha256 != record.sha256:
         raise OrderError(f"{path}: not the order whose hash the record has ({record.sha256[:12]}). {RESTORE}")
-    return order
+    lacking = np.flatnonzero(~kept)
+    return replace(order, permutation=np.concatenate([lacking, places])) if lacking.size else order
 
 
 def find_among(ids: Sequence[str]) -> FindPrompts:

@@ -20,8 +20,8 @@ from orderproof.orders.view import PromptView, on_line
 from orderproof.orders.window import Windows
 from orderproof.prompts.ids import IdSet, id_key
 from orderproof.prompts.json_lines import BYTE_ORDER_MARK
-from orderproof.prompts.row_files import Row, Rows, may_stream, open_source, rows_in, stream_rows
 from orderproof.prompts.tail_lines import STANDARD_STREAM
+from orderproof.prompts.verbatim_rows import Row, Rows, may_stream, open_source, rows_in, stream_rows
 from orderproof.signals.served_model import UNKNOWN_MODEL, ServedModel
 
 

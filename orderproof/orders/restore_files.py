@@ -7,8 +7,8 @@ from pathlib import Path
 
 from orderproof.orders.destination import ReorderError, check_destination, is_same_file
 from orderproof.orders.reorder_files import check_unique_ids, write_rows
-from orderproof.prompts.row_files import Rows, open_rows
 from orderproof.prompts.tail_lines import STANDARD_STREAM
+from orderproof.prompts.verbatim_rows import Rows, open_rows
 
 NAMED_IDS = 5  # of each kind, in a message
 

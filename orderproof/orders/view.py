@@ -141,11 +141,11 @@ def view_of_source(
     return PromptView(
         ids=source.ids,
         labels=source.labels() if labels else [None] * len(source),
-        text=lambda i: tokenizer.render(source.read([i])[0]),
+        text=lambda i: tokenizer.text(source.read([i])[0]),
         lines=source.lines,
         token_counts=source.token_counts(tokenizer) if lengths else None,
         source=str(source.path),
-        token_ids=lambda indices: tokenizer(source.read(indices))[1],
+        token_ids=lambda indices: tokenizer.token_ids(source.read(indices)),
         served=served,
         own_samples=lambda indices: map(own_samples, source.samplings(indices)),
     )

@@ -53,23 +53,23 @@ def parse_object(line: bytes, fail: Fail, *, nan: bool = False) -> dict[str, Any
         record = (_LENIENT if nan else STRICT).decode(text)
     except UnicodeDecodeError as error:
         if not ended and error.reason == "unexpected end of data":
-            raise fail(*_CUT_OFF) from None
+            raise fail(*_CUT_OFF, flaw="end") from None
         encoding = "utf-16" if line[:2] in (b"\xff\xfe", b"\xfe\xff") else "latin1"
         problem = f"byte 0x{line[error.start]:02x}, {error.start + 1} bytes into the line, is not UTF-8"
         raise fail(problem, f"Convert the file, perhaps with: iconv -f {encoding} -t utf-8 IN > OUT") from None
     except json.JSONDecodeError as error:
         # a cut within an escape or literal is reported where that begins, up to five characters earlier
         if not ended and (error.msg.startswith("Unterminated") or error.pos >= len(text) - 5):
-            raise fail(*_CUT_OFF) from None
+            raise fail(*_CUT_OFF, flaw="end") from None
         raise fail(f"is not JSON: {error.msg}, at column {error.pos + 1}", _remedy(text)) from None
     except (ValueError, RecursionError) as error:  # NaN, numbers of thousands of digits, endless nesting
         raise fail(f"is not usable JSON: {error}", "Correct the line") from None
     if not isinstance(record, dict):
-        raise fail(f"holds {kind_of(record)} instead of an object", _remedy(text))
+        raise fail(f"holds {json_type(record)} instead of an object", _remedy(text))
     return record
 
 
-def kind_of(value: Any) -> str:
+def json_type(value: Any) -> str:
     """What JSON calls a value."""
     names = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "an object"}
     return "null" if value is None else names.get(type(value), type(value).__name__)

@@ -10,7 +10,7 @@ from typing import Any
 from orderproof.job.sampling import VLLM_MAX_TOKENS
 from orderproof.job.spec import ColumnsSpec
 from orderproof.job.spelling import did_you_mean
-from orderproof.prompts.json_lines import Fail, kind_of
+from orderproof.prompts.json_lines import Fail, json_type
 from orderproof.prompts.layout import notices_of_unread
 from orderproof.prompts.openai_body import CHAT, COMPLETIONS, sampling_of, template_arguments
 from orderproof.prompts.prompt import (
@@ -90,7 +90,7 @@ def _endpoint(record: Mapping[str, Any], fail: Fail) -> str:
 def _body(record: Mapping[str, Any], fail: Fail) -> Mapping[str, Any]:
     body = record.get("body")
     if not isinstance(body, dict):
-        problem = f"`body` must be an object, not {kind_of(body)}"
+        problem = f"`body` must be an object, not {json_type(body)}"
         raise fail(problem, 'Write {"model": …, "messages": […]}', flaw="text")
     return body
 
@@ -98,7 +98,7 @@ def _body(record: Mapping[str, Any], fail: Fail) -> Mapping[str, Any]:
 def _messages(body: Mapping[str, Any], fail: Fail) -> Messages:
     messages = body.get("messages")
     if not isinstance(messages, list):
-        raise fail(f"`body.messages` must be a list, not {kind_of(messages)}", "Give chat messages", flaw="text")
+        raise fail(f"`body.messages` must be a list, not {json_type(messages)}", "Give chat messages", flaw="text")
     return check_messages([_message(message, k, fail) for k, message in enumerate(messages, 1)], fail)
 
 
@@ -112,7 +112,7 @@ def _message(message: Any, number: int, fail: Fail) -> Any:
             raise fail(f"`{key}` of message {number} is not supported", remedy)
     kept = {key: value for key, value in message.items() if value is not None or key in ("role", "content")}
     if isinstance(content := message.get("content"), list):
-        kinds = [part.get("type") if isinstance(part, dict) else kind_of(part) for part in content]
+        kinds = [part.get("type") if isinstance(part, dict) else json_type(part) for part in content]
         if kinds != ["text"]:
             remedy = "Only text is supported, in one part: join the texts, and leave images, audio and video out"
             raise fail(f"`content` of message {number} has parts of {', '.join(map(str, kinds)) or 'nothing'}", remedy)
@@ -134,7 +134,7 @@ def _adapter(body: Mapping[str, Any], defaults: RequestDefaults | None, fail: Fa
     if name is None or defaults is None or name in defaults.models:
         return None
     if not isinstance(name, str):
-        raise fail(f"`body.model` must be text, not {kind_of(name)}", "Name the job's model, or leave it out")
+        raise fail(f"`body.model` must be text, not {json_type(name)}", "Name the job's model, or leave it out")
     if name in defaults.adapters:
         return name
     remedy = "Correct it, or name it in engine.args.served_model_name or engine.lora_modules of the job"

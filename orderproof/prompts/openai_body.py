@@ -13,7 +13,7 @@ from typing import Any
 
 from orderproof.job.sampling import MAX_COUNT
 from orderproof.job.spelling import nearest
-from orderproof.prompts.json_lines import Fail, kind_of
+from orderproof.prompts.json_lines import Fail, json_type
 from orderproof.prompts.prompt import shown
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -195,7 +195,7 @@ def _checked(body: Body, endpoint: str, fail: Fail) -> dict[str, Any]:
         if key in known:
             holds, kind = known[key]
             if not holds(value):
-                raise fail(f"`body.{key}` must be {kind}, not {kind_of(value)}", "Correct it, or leave it out")
+                raise fail(f"`body.{key}` must be {kind}, not {json_type(value)}", "Correct it, or leave it out")
             given[key] = value
         else:
             _refuse_but_usual(key, value, endpoint, fail)

@@ -15,7 +15,7 @@ from orderproof.job.sampling import MAX_COUNT, REFUSED_SAMPLING, is_count
 from orderproof.job.spelling import did_you_mean
 from orderproof.prompts.chats import chat_in, with_roles
 from orderproof.prompts.file_kinds import name_of, row_word
-from orderproof.prompts.json_lines import Fail, kind_of
+from orderproof.prompts.json_lines import Fail, json_type
 from orderproof.prompts.layout import NATIVE, Layout, resembled
 from orderproof.prompts.request_defaults import RequestDefaults
 
@@ -26,7 +26,7 @@ _BROKEN_TEXT = re.compile("[\x00\ud800-\udfff]")  # what no tokenizer should get
 
 Messages = tuple[Mapping[str, str], ...]
 Notice = Callable[[str], None]  # gets what should be known about a row that is used
-Flaw = Literal["file", "row", "id", "text"]
+Flaw = Literal["file", "end", "row", "id", "text"]
 
 
 class PromptError(OrderproofError):
@@ -35,7 +35,8 @@ class PromptError(OrderproofError):
     Attributes:
         problem, remedy: what is wrong, and what to do about it.
         file, row, id: where; `row` is a line of JSON lines or a row of Parquet, from 1, and None for the whole file.
-        flaw: `file`: nothing can be read; `row`: this row is no prompt; `id`, `text`: the row lacks this.
+        flaw: `file`: nothing can be read; `end`: the file is cut off; `row`: this row is no prompt; `id`, `text`: the
+            row lacks this.
     """
 
     def __init__(
@@ -53,6 +54,11 @@ class PromptError(OrderproofError):
         end = "" if self.problem.endswith("?") else "."
         where = name_of(file) + (f", {row_word(file)} {row}" if row else "") + (f" (id {shown(id)})" if id else "")
         super().__init__(f"{where}: {self.problem}{end} {remedy}")
+
+    @property
+    def is_of_one_row(self) -> bool:
+        """Whether all other rows can be used nevertheless."""
+        return self.flaw not in ("file", "end")
 
 
 def duplicate_id(path: Path, prompt: Prompt, first: int | None) -> PromptError:
@@ -74,6 +80,14 @@ class Prompt:
     lora: str | None = None  # name of an adapter in the job's engine.lora_modules; None: the model itself
     chat_template_args: Mapping[str, Any] | None = None  # over the job's
     endpoint: str | None = None  # of a row of a batch file, such as /v1/chat/completions; None: a plain row
+    flaw: str | None = None  # why this row cannot be sent; it has a place and an id all the same
+
+
+def flawed_prompt(error: PromptError) -> Prompt:
+    """A row that is no prompt, in its place. Its id is its own, or its line where it has none."""
+    row = error.row or 0
+    id = error.id or f"{row_word(error.file)} {row}"
+    return Prompt(id=id, text="", label="", line=row, flaw=error.problem)  # ordering by label must not miss one
 
 
 def prompt_of(
@@ -120,7 +134,7 @@ def check_id(record: Mapping[str, Any], field: str, fail: Fail) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
-        raise fail(f"`{field}` must be text or a whole number, not {kind_of(value)}", "Give every prompt its own id")
+        raise fail(f"`{field}` must be text or a whole number, not {json_type(value)}", "Give every prompt its own id")
     if not value or value.isspace():
         raise fail(f"`{field}` is empty", "Give every prompt its own id", flaw="id")
     if _UNPRINTABLE.search(value):
@@ -153,7 +167,7 @@ def _text(
         notice(f"the last message of `{name}` is the assistant's: it is {taken}")
         return check_messages(list(messages[:-1]), fail), messages[-1]["content"] or None
     if not isinstance(value, str):
-        raise fail(f"`{name}` must be text or a list of messages, not {kind_of(value)}", "Write it as a JSON string")
+        raise fail(f"`{name}` must be text or a list of messages, not {json_type(value)}", "Write it as a JSON string")
     return check_text(value, f"`{name}`", fail), None
 
 
@@ -167,7 +181,7 @@ def _missing(record: Mapping[str, Any], name: str) -> str:
 def check_text(value: Any, name: str, fail: Fail) -> str:
     """Check a prompt's text, which has this name in the file."""
     if not isinstance(value, str):
-        raise fail(f"{name} must be text, not {kind_of(value)}", "Write it as a JSON string", flaw="text")
+        raise fail(f"{name} must be text, not {json_type(value)}", "Write it as a JSON string", flaw="text")
     if not value or value.isspace():
         raise fail(f"{name} is empty", "Give the prompt its text, or leave the row out", flaw="text")
     return _check_characters(value, name, fail)
@@ -179,11 +193,11 @@ def check_messages(value: list[Any], fail: Fail) -> Messages:
     messages: list[Mapping[str, str]] = []
     for number, given in enumerate(value, 1):
         if not isinstance(given, dict):
-            raise fail(f"message {number} is {kind_of(given)} instead of an object", remedy)
+            raise fail(f"message {number} is {json_type(given)} instead of an object", remedy)
         message = {key: member for key, member in given.items() if member is not None}
         for key in {"role": 0, "content": 0, **message}:
             if not isinstance(message.get(key), str):
-                raise fail(f"`{key}` of message {number} must be text, not {kind_of(message.get(key))}", remedy)
+                raise fail(f"`{key}` of message {number} must be text, not {json_type(message.get(key))}", remedy)
             _check_characters(message[key], f"`{key}` of message {number}", fail)
         messages.append(message)
     if not any(message["content"].strip() for message in messages):
@@ -204,7 +218,7 @@ def optional_text(record: Mapping[str, Any], field: str, fail: Fail) -> str | No
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise fail(f"`{field}` must be text or a number, not {kind_of(value)}", "Correct it or leave it out")
+        raise fail(f"`{field}` must be text or a number, not {json_type(value)}", "Correct it or leave it out")
     return _check_characters(str(value), f"`{field}`", fail)
 
 
@@ -235,7 +249,7 @@ def _sampling(record: Mapping[str, Any], fail: Fail) -> Mapping[str, Any] | None
         return None
     if not isinstance(value, dict):
         remedy = 'Write it as {"max_tokens": 64}, with the names of vLLM\'s SamplingParams'
-        raise fail(f"`sampling` must be an object, not {kind_of(value)}", remedy)
+        raise fail(f"`sampling` must be an object, not {json_type(value)}", remedy)
     for key, may_be_null in (("max_tokens", True), ("n", False)):
         asked = value.get(key, 1)
         if asked is None and may_be_null:

@@ -125,7 +125,8 @@ def _fetch_errors(url: str) -> Any:
         raise PromptError(shown, f"cannot be fetched: {error}", remedy, flaw="file") from None
     except Exception as error:  # each library has errors of its own
         cause = error.__cause__ or error  # over HTTP whatever goes wrong is a FileNotFoundError
-        if isinstance(cause, FileNotFoundError) or getattr(cause, "status", None) == 404:
+        status = getattr(cause, "status", None) or getattr(getattr(cause, "response", None), "status_code", None)
+        if isinstance(cause, FileNotFoundError) or status == 404:
             raise PromptError(shown, "does not exist", "Check the address and its server", flaw="file") from None
         words = _QUERY.sub("?…", " ".join(f"{type(cause).__name__}: {cause}".split())[:300])
         remedy = "Check the address, the network and the credentials"

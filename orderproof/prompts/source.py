@@ -14,28 +14,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orderproof.job.spec import Job
+from orderproof.prompts.file_kinds import name_of, row_word
 from orderproof.prompts.ids import id_key
-from orderproof.prompts.prompt import Prompt, PromptError, duplicate_id
+from orderproof.prompts.prompt import Prompt, PromptError, duplicate_id, flawed_prompt
 from orderproof.prompts.prompt_file import read_prompts
-from orderproof.prompts.prompt_files import PromptFiles
+from orderproof.prompts.prompt_files import PromptFiles, find_files
 from orderproof.prompts.request_defaults import RequestDefaults
 from orderproof.prompts.stored_rows import JsonRows, SpooledRows
 from orderproof.prompts.tokenization import BATCH_PROMPTS, Tokenizer
+from orderproof.prompts.tolerance import sufficient, tolerates
 
 logger = logging.getLogger(__name__)
 
 
 class PromptSource:
-    """N checked prompts with distinct ids, in the file's order. A context manager; not thread-safe."""
+    """N checked prompts with distinct ids, in the file's order. A context manager; not thread-safe.
+
+    Among them are the rows that are no prompts, as far as they are tolerated: see `Prompt.flaw`.
+    """
 
     def __init__(self, source: Path | PromptFiles, defaults: RequestDefaults | None = None) -> None:
         """Read and check the file, or the files, once.
 
         Args:
-            defaults: of the job; None: the rows belong to no job.
+            defaults: of the job, with the share of rows that may be no prompts; None: the rows belong to no job.
 
         Raises:
-            PromptError: a row is no prompt, an id is used twice, or the file cannot be read; names the first flaw.
+            PromptError: more rows are no prompts, an id is used twice, or the file cannot be read; names the first.
         """
         self._files, self.defaults = PromptFiles.of(source), defaults
         self.path, self.files = self._files.path, self._files.files
@@ -45,7 +51,7 @@ class PromptSource:
             if self.files == (self.path,) and self.path.suffix.lower() == ".jsonl"
             else SpooledRows(self._files, defaults)
         )
-        index = _index(self._files, self._rows)
+        index = _index(self._files, self._rows, defaults.job if defaults else None)
         self._offsets, self._numbers, self.keys = (np.frombuffer(column, column.typecode) for column in index)
         self._check_unique()
         self.md5 = self._files.md5()
@@ -67,7 +73,7 @@ class PromptSource:
     @property
     def is_batch_file(self) -> bool:
         """Its rows are requests of OpenAI's batch format."""
-        return self.read([0])[0].endpoint is not None
+        return next((prompt.endpoint is not None for prompt in self.prompts() if prompt.flaw is None), False)
 
     def read(self, rows: Sequence[int] | NDArray[np.int64]) -> list[Prompt]:
         """Some prompts, by their places in the file's order.
@@ -129,7 +135,8 @@ class PromptSource:
 
     def prompts(self) -> Iterator[Prompt]:
         """All prompts in the file's order, read again."""
-        return read_prompts(self._files, defaults=self.defaults)
+        for start in range(0, len(self), BATCH_PROMPTS):
+            yield from self.read(range(start, min(start + BATCH_PROMPTS, len(self))))
 
     def places(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Where prompts stand, int64[n], by the hashes of their ids; -1 for an id that is not in the file."""
@@ -144,11 +151,11 @@ class PromptSource:
             yield from (prompt.sampling for prompt in self.read(rows[start : start + BATCH_PROMPTS]))
 
     def token_counts(self, tokenizer: Tokenizer) -> NDArray[np.int64]:
-        """Tokens of each prompt, int64[N]. Reads and tokenizes the whole file."""
+        """Tokens of each prompt, int64[N]; 0: it cannot be rendered. Reads and tokenizes the whole file."""
         counts = np.empty(len(self), np.int64)
         for start in range(0, len(self), BATCH_PROMPTS):
             rows = range(start, min(start + BATCH_PROMPTS, len(self)))
-            counts[rows.start : rows.stop] = [len(ids) for ids in tokenizer(self.read(rows))[1]]
+            counts[rows.start : rows.stop] = list(map(len, tokenizer.token_ids(self.read(rows))))
         return counts
 
     @cached_property
@@ -163,6 +170,11 @@ class PromptSource:
             earlier, later = self.read([first, second])
             if earlier.id == later.id:
                 raise duplicate_id(self.path, later, earlier.line)
+
+
+def open_prompts(job: Job) -> PromptSource:
+    """All prompts of a job. Raises as `PromptSource`."""
+    return PromptSource(find_files(job), RequestDefaults(job))
 
 
 class _Ids(Sequence[str]):
@@ -184,24 +196,33 @@ class _Ids(Sequence[str]):
 
 
 def _index(
-    files: PromptFiles, rows: JsonRows | SpooledRows
+    files: PromptFiles, rows: JsonRows | SpooledRows, job: Job | None
 ) -> tuple[array.array[int], array.array[int], array.array[int]]:
-    """Offset, number and id key of every prompt. Raises the first flaw, and says how many more there are."""
+    """Offset, number and id key of every row. Raises the first flaw if there are too many, and says how many more."""
     offsets, numbers, keys = array.array("q"), array.array("q"), array.array("Q")
-    first, flaws = None, 0
+    first, flaws, fatal = None, 0, None
     for offset, number, found in rows.scan():
         if isinstance(found, PromptError):
             first, flaws = first or found, flaws + 1
-            continue
+            fatal = fatal or (None if found.is_of_one_row else found)
+            found = flawed_prompt(found)
         offsets.append(offset)
         numbers.append(number)
         keys.append(id_key(found.id))
-    if first is None and not offsets:
+    if not offsets:
         with contextlib.suppress(StopIteration):
             next(read_prompts(files))  # raises the error for a file without prompts
-    if first is not None:
-        more = f" ({flaws - 1} more rows are wrong: `orderproof validate` lists them)" if flaws > 1 else ""
-        raise PromptError(
-            first.file, first.problem, first.remedy + more, row=first.row, id=first.id, flaw=first.flaw
-        )  # fmt: skip
+    if first is not None and (fatal or job is None or not tolerates(job, flaws, len(offsets))):
+        raise _with_count(fatal or first, job, flaws, len(offsets))
+    if flaws:
+        name, word = name_of(files.path), row_word(files.path)
+        logger.warning("%s: %d of %d %ss are no prompts and are not sent", name, flaws, len(offsets), word)
     return offsets, numbers, keys
+
+
+def _with_count(flaw: PromptError, job: Job | None, flaws: int, rows: int) -> PromptError:
+    """A flaw that ends a job, with how many others there are and what would tolerate them."""
+    more = f" ({flaws - 1} more rows are wrong: `orderproof validate` lists them)" if flaws > 1 else ""
+    instead = f"; or go on without such rows: {sufficient(flaws, rows)}" if job and flaw.is_of_one_row else ""
+    remedy = flaw.remedy + more + instead
+    return PromptError(flaw.file, flaw.problem, remedy, row=flaw.row, id=flaw.id, flaw=flaw.flaw)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from orderproof.prompts.prompt import Prompt, PromptError
+from orderproof.prompts.prompt import Prompt, PromptError, flawed_prompt
 from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.prompt_files import PromptFiles
 from orderproof.prompts.request_defaults import RequestDefaults
@@ -26,7 +26,7 @@ class JsonRows:
         self._open: IO[bytes] | None = None
 
     def scan(self) -> Iterator[tuple[int, int, Prompt | PromptError]]:
-        """Offset, number and prompt (or its flaw) of every line."""
+        """Offset, number and prompt (or its flaw) of every line that is not blank."""
         for number, offset, line in json_lines(self.path):
             try:
                 yield offset, number, self._reader.read_line(number, line)
@@ -39,7 +39,10 @@ class JsonRows:
         if self._open is None:
             self._open = open(self.path, "rb")  # noqa: SIM115  (held until close)
         self._open.seek(offset)
-        return self._reader.read_line(number, self._open.readline())
+        try:
+            return self._reader.read_line(number, self._open.readline())
+        except PromptError as flaw:
+            return flawed_prompt(flaw)
 
     def close(self) -> None:
         if self._open:
@@ -58,12 +61,20 @@ class SpooledRows:
         """Offset in the temporary file, number and prompt (or its flaw) of every row."""
         flaws: list[PromptError] = []
         for prompt in read_prompts(self.files, flaws.append, self.defaults, self.notices.append):
-            yield from ((0, flaw.row or 0, flaw) for flaw in flaws)
-            flaws.clear()
-            offset = self._spool.tell()
-            self._spool.write(json.dumps(dataclasses.asdict(prompt)).encode() + b"\n")
-            yield offset, prompt.line, prompt
-        yield from ((0, flaw.row or 0, flaw) for flaw in flaws)
+            yield from self._keep_flaws(flaws)
+            yield self._keep(prompt), prompt.line, prompt
+        yield from self._keep_flaws(flaws)
+
+    def _keep_flaws(self, flaws: list[PromptError]) -> Iterator[tuple[int, int, PromptError]]:
+        while flaws:
+            flaw = flaws.pop(0)
+            yield self._keep(flawed_prompt(flaw)), flaw.row or 0, flaw
+
+    def _keep(self, prompt: Prompt) -> int:
+        """Append a prompt to the temporary file. Returns its offset."""
+        offset = self._spool.tell()
+        self._spool.write(json.dumps(dataclasses.asdict(prompt)).encode() + b"\n")
+        return offset
 
     def prompt(self, offset: int, number: int) -> Prompt:
         """The prompt at an offset that `scan` gave, with its number."""

@@ -19,7 +19,7 @@ from types import TracebackType
 from orderproof.prompts.file_kinds import is_compressed, kind_of
 from orderproof.prompts.ids import IdSet, id_key
 from orderproof.prompts.json_lines import EXAMPLE
-from orderproof.prompts.prompt import Prompt, PromptError, duplicate_id
+from orderproof.prompts.prompt import Prompt, PromptError, duplicate_id, flawed_prompt
 from orderproof.prompts.request_defaults import RequestDefaults
 from orderproof.prompts.row_reader import RowReader
 from orderproof.prompts.tail_lines import LineTail
@@ -62,6 +62,7 @@ class PromptStream:
         self.path = self._tail.path
         self.files = (self.path,)
         self._reader, self._noticed = RowReader(self.path, defaults), 0
+        self._tolerates = defaults is not None and defaults.job.generate.tolerated_failures > 0
         self._offsets, self._numbers = array.array("q"), array.array("q")
         self._ids = IdSet()
         self._error: PromptError | None = None  # raised after the windows before it
@@ -171,7 +172,7 @@ class PromptStream:
         """The prompt of the next line; None: a blank line. Raises PromptError for no prompt, or a repeated id."""
         if line.isspace():
             return None
-        prompt = self._reader.read_line(self._number + 1, line)
+        prompt = self._read_line(self._number + 1, line)
         if len(self._reader.notices) > self._noticed:
             for notice in self._reader.notices.lines(self.path)[self._noticed :]:
                 logger.warning(notice)
@@ -211,7 +212,16 @@ class PromptStream:
         start = self._offsets[row]
         stop = self._offsets[row + 1] if row + 1 < len(self) else self._end
         line = os.pread(self._file, stop - start, start)
-        return self._reader.read_line(self._numbers[row], line[: line.index(b"\n") + 1])
+        return self._read_line(self._numbers[row], line[: line.index(b"\n") + 1])
+
+    def _read_line(self, number: int, line: bytes) -> Prompt:
+        """The prompt of a line. How many of them are flawed is compared with what is tolerated at the end."""
+        try:
+            return self._reader.read_line(number, line)
+        except PromptError as flaw:
+            if not self._tolerates or not flaw.is_of_one_row:
+                raise
+            return flawed_prompt(flaw)
 
     def _recover(self) -> None:
         """Check that the stream begins with the spooled lines; half a line that a crash left is cut off."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,17 @@ class TokenizedPrompts:
     tokens: np.ndarray  # int32, all prompts end to end
     offsets: np.ndarray  # int64[N + 1]: prompt i is tokens[offsets[i]:offsets[i + 1]]
     adapters: Sequence[str | None] = ()  # name of each prompt's LoRA adapter; empty: no prompt has one
+    rows_left_out: int = 0  # rows of the file that cannot be used, as far as they are tolerated
     notices: tuple[str, ...] = ()  # what should be known about rows of the file that are used
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def left_out_lines(self) -> tuple[str, ...]:
+        """What a record says of rows that were left out; empty: none were."""
+        rows = self.rows_left_out
+        return (f"left out: {rows} rows that cannot be used; the page about the prompts lists them",) if rows else ()
 
     @property
     def lengths(self) -> np.ndarray:
@@ -76,6 +83,7 @@ class TokenizedPrompts:
             tokens=self.tokens[places],
             offsets=offsets,
             adapters=[self.lora(i) for i in chosen],
+            rows_left_out=self.rows_left_out,
         )
 
 
@@ -109,8 +117,43 @@ class Tokenizer:
         texts = [self._shortened(self.render(prompt)) for prompt in prompts]
         return texts, _encode(self._tokenizer, texts, plain)
 
+    def each(self, prompts: Sequence[Prompt]) -> list[tuple[str, list[int]] | PromptError]:
+        """Text and token ids of each prompt, or why it has none: one such prompt does not stop the others.
+
+        Raises:
+            PromptError: the tokenizer is not usable, or its template does not end.
+        """
+        try:
+            return list(zip(*self(prompts), strict=True))
+        except PromptError as error:
+            if not error.is_of_one_row:
+                raise
+            if len(prompts) == 1:
+                return [error]
+        half = len(prompts) // 2
+        return [*self.each(prompts[:half]), *self.each(prompts[half:])]
+
+    def token_ids(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+        """Token ids of each prompt; none where it cannot be rendered, which is reported when it is sent."""
+        return [[] if isinstance(found, PromptError) else found[1] for found in self.each(prompts)]
+
+    def text(self, prompt: Prompt) -> str:
+        """The prompt's text; empty where it cannot be rendered, which is reported when it is sent."""
+        try:
+            return self.render(prompt)
+        except PromptError as error:
+            if not error.is_of_one_row:
+                raise
+            return ""
+
     def render(self, prompt: Prompt) -> str:
-        """The prompt's text; chat messages through the model's template. Raises PromptError if it refuses them."""
+        """The prompt's text; chat messages through the model's template.
+
+        Raises:
+            PromptError: the template refuses them, or the row is no prompt.
+        """
+        if prompt.flaw is not None:
+            raise PromptError(self.job.prompts_path, prompt.flaw, "Correct the row", row=prompt.line, id=prompt.id)
         return prompt.text if isinstance(prompt.text, str) else _render(self.job, self._tokenizer, prompt)
 
     def _shortened(self, text: str) -> str:
@@ -148,11 +191,16 @@ class Tokenizer:
         return _load(self.job)
 
 
-def tokenize(job: Job, prompts: Iterable[Prompt]) -> TokenizedPrompts:
+def tokenize(
+    job: Job, prompts: Iterable[Prompt], on_flaw: Callable[[PromptError], None] | None = None
+) -> TokenizedPrompts:
     """Render and tokenize prompts as vLLM would, all of them in memory: see `Tokenizer`.
 
+    Args:
+        on_flaw: gets why a prompt cannot be rendered, which is then left out; by default the first raises.
+
     Raises:
-        PromptError: no usable tokenizer, or chat messages that its template does not take.
+        PromptError: no usable tokenizer, or a template that does not end.
     """
     tokenizer = Tokenizer(job)
     kept: list[Prompt] = []
@@ -162,7 +210,7 @@ def tokenize(job: Job, prompts: Iterable[Prompt]) -> TokenizedPrompts:
     twice: list[Prompt] = []
     remaining = iter(prompts)
     while batch := list(itertools.islice(remaining, BATCH_PROMPTS)):
-        texts, ids = tokenizer(batch)
+        batch, texts, ids = _usable(tokenizer, batch, on_flaw)
         lengths.append(np.fromiter(map(len, ids), np.int64, len(ids)))
         pieces.append(np.fromiter(itertools.chain.from_iterable(ids), np.int32, int(lengths[-1].sum())))
         rendered.extend(texts)
@@ -180,6 +228,23 @@ def tokenize(job: Job, prompts: Iterable[Prompt]) -> TokenizedPrompts:
         adapters=[p.lora for p in kept],
         notices=(_begin_twice(job, tokenizer, twice),) if twice else (),
     )
+
+
+def _usable(
+    tokenizer: Tokenizer, prompts: list[Prompt], on_flaw: Callable[[PromptError], None] | None
+) -> tuple[list[Prompt], list[str], list[list[int]]]:
+    """The prompts that can be rendered, their texts and their token ids."""
+    if on_flaw is None:
+        return (prompts, *tokenizer(prompts))
+    kept, texts, token_ids = list[Prompt](), list[str](), list[list[int]]()
+    for prompt, found in zip(prompts, tokenizer.each(prompts), strict=True):
+        if isinstance(found, PromptError):
+            on_flaw(found)
+            continue
+        kept.append(prompt)
+        texts.append(found[0])
+        token_ids.append(found[1])
+    return kept, texts, token_ids
 
 
 def _begin_twice(job: Job, tokenizer: Tokenizer, prompts: Sequence[Prompt]) -> str:
@@ -241,7 +306,8 @@ def _render(job: Job, tokenizer: Any, prompt: Prompt) -> str:
         return apply_template(tokenizer, prompt, job.chat_template_args)
     except TooLong:
         problem = f"the model's chat template did not end within {time_limit.LIMIT_S:.0f} s"
-        raise fail(problem, f"Correct its loops, or chat_template_args of jobs.{job.name}") from None
+        remedy = f"Correct its loops, or chat_template_args of jobs.{job.name}"
+        raise fail(problem, remedy, flaw="file") from None
     except Exception as error:  # templates raise errors of their own
         problem = f"the model's chat template refuses the messages: {shown(str(error))}"
         raise fail(problem, f"Correct them, or chat_template_args of jobs.{job.name}") from None

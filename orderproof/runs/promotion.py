@@ -162,11 +162,16 @@ def _write(job: Job, order: Order, ids: Sequence[str], **record: Any) -> Promoti
 
 def _fitting_order(job: Job, promotion: Promotion, dataset_md5: str, ids: Sequence[str]) -> Order | None:
     """The promoted order of these prompts; None, with a warning in the log, if it was promoted for other prompts."""
-    if promotion.order.dataset_md5 == dataset_md5:
-        return read_order(job.data_dir / ORDER_FILE, promotion.order, find_among(ids))
+    if promotion.order.dataset_md5 != dataset_md5:
+        why = "for another version of"
+    elif promotion.prompts > len(ids):
+        why = "for more rows than can be used now of"
+    else:
+        return read_order(job.data_dir / ORDER_FILE, promotion.order, find_among(ids), len(ids))
     _log.warning(
-        "%s: the promoted order is for another version of %s, so the order of the file is used. Measure again",
+        "%s: the promoted order is %s %s, so the order of the file is used. Measure again",
         job.name,
+        why,
         job.prompts_name,
     )
     return None

@@ -29,11 +29,16 @@ class Published:
     notes: tuple[str, ...] = ()  # for the user: why nothing was published, or what the commit does not contain
 
 
-def publish(root: Path, stage: str, how: Literal["none", "commit", "push"], message: str) -> Published:
+def publish(
+    root: Path, stage: str, how: Literal["none", "commit", "push"], message: str, also: Sequence[str] = ()
+) -> Published:
     """Commit only a recorded stage to git; with "push" also push its data and then the commit.
 
     The commit contains dvc.lock and the .gitignore files that DVC wrote for the stage's outputs, as they are on disk.
     Files that the user staged stay staged and are not in it. Data is pushed first, so that no pushed commit lacks it.
+
+    Args:
+        also: further files of text that git should have, such as the job's ledger.
 
     Raises:
         DvcError: nothing is recorded, or git or DVC failed. The message says which steps are done.
@@ -45,7 +50,8 @@ def publish(root: Path, stage: str, how: Literal["none", "commit", "push"], mess
     entry = lock_entry(root, stage)
     if entry is None:
         raise DvcError(f"{root / 'dvc.lock'} has no entry for {stage}, so there is nothing to publish. Record it first")
-    commit = _commit_only(root, ["dvc.lock", *_ignore_files(root, entry)], message)
+    there = [path for path in also if (root / path).exists()]
+    commit = _commit_only(root, ["dvc.lock", *_ignore_files(root, entry), *there], message)
     notes = _uncommitted_inputs(root, entry)
     if how == "commit":
         return Published(commit, notes=notes)

@@ -18,8 +18,9 @@ from orderproof.job.files import write_atomically
 from orderproof.job.hashing import md5_of
 from orderproof.job.paths import project_of_copy
 from orderproof.job.spec import UNMEASURED_KEYS, Job
-from orderproof.runs import dvc, publish
+from orderproof.runs import dvc, ledger, publish
 from orderproof.runs.inputs import Inputs, refuse_other_prompts
+from orderproof.runs.ledger_picture import LEDGER_PICTURE, draw_ledger
 from orderproof.runs.mlflow_run import Tracking, send_run
 from orderproof.runs.page import run_page
 from orderproof.runs.promotion import ORDER_FILE
@@ -72,6 +73,9 @@ def keep(job: Job, run: Run, presentation: Presentation) -> Run:
         write_atomically(folder / PAGE_FILE, presentation.page(run, folder))
         run = run.with_files(page=str((folder / PAGE_FILE).relative_to(job.root)))
         write_run(job, run)
+    with collect_warnings(notes, "the ledger lacks this run"):
+        ledger.add(job, run)
+        draw_ledger(job, folder.parents[1] / LEDGER_PICTURE)
     with collect_warnings(notes, f"MLflow does not have all runs yet: `orderproof log {job.name}`"):
         run = send(job, run, presentation)
     return run.with_notes(*notes)
@@ -149,6 +153,7 @@ def _publish(job: Job, recorded: dvc.Recorded, message: str) -> list[str]:
     if not recorded.recorded:  # inside a stage that is as it should be: DVC records it when the command has ended
         return [] if dvc.inside_a_stage() else [f"not recorded in DVC: {recorded.why}"]
     try:
-        return list(publish.publish(job.root, recorded.stage, job.reporting.publish, message).notes)
+        book = str((job.data_dir / ledger.FILE).relative_to(job.root))
+        return list(publish.publish(job.root, recorded.stage, job.reporting.publish, message, [book]).notes)
     except dvc.DvcError as error:
         return [f"not published: {error}"]

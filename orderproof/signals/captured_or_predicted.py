@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from orderproof.routing.errors import RoutingError
 from orderproof.routing.routes import REMEDY, Routes, text_digest
-from orderproof.signals.prediction import Part, captured_rows, features_of
+from orderproof.signals.predictor import Part, captured_rows, features_of
 from orderproof.signals.predictor_file import predictor_of
 from orderproof.signals.registry import Indices, Prompts, Signal, SignalError
 from orderproof.signals.served_model import ServedModel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orderproof.job.spec import OrderSpec
-from orderproof.signals.prediction import features_of
+from orderproof.signals.predictor import features_of
 from orderproof.signals.predictor_file import predictor_of
 from orderproof.signals.registry import Signal
 from orderproof.signals.served_model import ServedModel

@@ -16,7 +16,7 @@ from orderproof.job.files import atomic_file
 from orderproof.job.model import fingerprint
 from orderproof.routing.routes import Routes
 from orderproof.signals.nystroem import Landmarks
-from orderproof.signals.prediction import Fitted, Part, Predictor, Record, fit
+from orderproof.signals.predictor import Fitted, Part, Predictor, Record, fit
 from orderproof.signals.registry import Prompts, SignalError
 from orderproof.signals.served_model import ServedModel, predictor_path
 

@@ -1,7 +1,7 @@
 """Signals: numbers, computed from a prompt, that predict which experts it will use.
 
 Rows of features are computed chunk by chunk, so that a million prompts need no more memory than a chunk. Each signal is
-a module of this package with a function `load`; `OrderSpec.signal` lists their names.
+a module of this package with a function `load`; `SignalName` (job/spec.py) lists their names.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ import datetime
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from orderproof.generate.checkpoint import count_done
 from orderproof.generate.checkpoint_folder import FOLDER, RESULTS_FILE, CheckpointError
 from orderproof.generate.progress import find_active_run
@@ -18,6 +20,7 @@ from orderproof.measure.trial_store import EvidenceError, History, Trial, read_h
 from orderproof.prompts.prompt import PromptError
 from orderproof.prompts.prompt_files import find_files
 from orderproof.reproduce.record import ReproductionError, read_newest
+from orderproof.runs import ledger
 from orderproof.runs.dvc import lock_problem
 from orderproof.runs.promotion import ORDER_FILE, RECORD_FILE, PromotionError, read_promotion
 from orderproof.runs.promotion_record import Promotion
@@ -25,6 +28,7 @@ from orderproof.runs.run import Frozen, Run
 from orderproof.runs.run_store import RECORD_FILE as RUN_FILE
 from orderproof.runs.run_store import RunError, newest_run, verb_folder
 from orderproof.runs.sent import sent_as
+from orderproof.status.savings import sum_up
 
 VERBS: tuple[Verb, ...] = ("measure", "generate", "reproduce", "plan", "capture", "lossy")
 
@@ -94,6 +98,7 @@ class JobStatus(Frozen):
     checkpoint: CheckpointStatus | None
     active: ActiveStatus | None
     streamed: bool  # the newest outputs are of prompts that came as a stream
+    savings: dict[str, JsonValue] | None  # what measuring cost and the order saved; null: nothing ran yet
     incomplete: list[str]  # trials without a verdict: stopped, or being measured now
     problems: list[str]  # what is missing or broken, in words
 
@@ -124,6 +129,7 @@ def read_status(job: Job) -> JobStatus:
         checkpoint=_checkpoint(job, problems),
         active=_active(job, problems),
         streamed=bool(generated and _has_md5(job.data_dir / STREAMED_FILE, generated.basis.dataset_md5)),
+        savings=_savings(job, problems),
         incomplete=_incomplete(trials),
         problems=problems,
     )
@@ -247,6 +253,15 @@ def _active(job: Job, problems: list[str]) -> ActiveStatus | None:
         rate_req_s=progress.rate_req_s,
         seconds_left=progress.seconds_left,
     )
+
+
+def _savings(job: Job, problems: list[str]) -> dict[str, JsonValue] | None:
+    try:
+        entries = ledger.read(job.data_dir / ledger.FILE)
+    except ledger.LedgerError as error:
+        problems.append(f"ledger: {_first_line(error)}")
+        return None
+    return sum_up(entries).as_json() if entries else None
 
 
 def _incomplete(trials: Sequence[Trial]) -> list[str]:

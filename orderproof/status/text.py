@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
 
 from rich.box import SIMPLE_HEAD
@@ -11,12 +11,19 @@ from rich.table import Table
 
 from orderproof.job.formatting import with_interval
 from orderproof.lossy.routing import routing_name
+from orderproof.runs.ledger_picture import LEDGER_PICTURE
 from orderproof.runs.run import TOY
+from orderproof.status.savings import Savings
 from orderproof.status.status import ActiveStatus, JobStatus, OrderStatus
 
 COLUMNS = ("job", "runs in", "last verdict", "gain", "trials", "notes")
 TABLE_WIDTH = 200  # characters; a terminal folds what is wider than itself
 LABEL_WIDTH = 13
+ALL_JOBS = "all jobs"
+SAVINGS_NOTE = (
+    "saved: against the control of the trial that promoted the order; hours of all accelerators of a job, with 95 % "
+    "intervals. In money: saved less measuring"
+)
 
 
 def status_table(statuses: Sequence[JobStatus]) -> list[str]:
@@ -26,6 +33,42 @@ def status_table(statuses: Sequence[JobStatus]) -> list[str]:
         table.add_column(column, no_wrap=True)
     for status in statuses:
         table.add_row(*_row(status))
+    return _lines_of(table)
+
+
+def savings_lines(savings: Mapping[str, Savings], months: Mapping[str, Savings]) -> list[str]:
+    """What measuring cost and orders saved, by job and in all, and by month."""
+    total = savings[ALL_JOBS]
+    lines = [*_savings_table("job", savings), "", *_savings_table("month", months), "", SAVINGS_NOTE]
+    return [*lines, TOY] if total.toy else lines
+
+
+def _savings_table(what: str, rows: Mapping[str, Savings]) -> list[str]:
+    has_price = any(row.currency for row in rows.values())
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in (what, "trials", "runs in order", "measuring", "saved", *(["in money"] if has_price else []), ""):
+        table.add_column(column, no_wrap=True)
+    for name, row in rows.items():
+        money = f"{row.saved - row.cost:+,.2f} {row.currency}" if row.currency else "–"
+        table.add_row(
+            name,
+            str(row.trials),
+            str(row.generations),
+            f"{row.cost_hours:.2f} h",
+            f"{row.saved_hours:.2f} h ({row.saved_low_hours:.2f} to {row.saved_high_hours:.2f})",
+            *([money] if has_price else []),
+            _paid_back(row) if what == "job" else "",
+        )
+    return _lines_of(table)
+
+
+def _paid_back(row: Savings) -> str:
+    if not row.trials:
+        return "not measured"
+    return "has paid for its trials" if row.paid_back else "has not paid for its trials yet"
+
+
+def _lines_of(table: Table) -> list[str]:
     sink = StringIO()
     Console(file=sink, width=TABLE_WIDTH).print(table)
     return [line.rstrip() for line in sink.getvalue().splitlines()]
@@ -73,6 +116,10 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
     yield "trials", f"{status.trials}; {status.attempts} attempts at the newest question"
     yield "alpha left", f"{status.alpha_left:g} for another trial of that question"
     yield from _other_runs(status)
+    if (savings := status.savings) is not None:
+        saved, low, high, cost = (savings[f"{name}_hours"] for name in ("saved", "saved_low", "saved_high", "cost"))
+        yield "saved", f"{saved:.2f} h ({low:.2f} to {high:.2f}) for {cost:.2f} h of measuring"
+        yield "", f"over time: reports/{status.job}/{LEDGER_PICTURE}"
     yield from _generation(status)
     for name in status.incomplete:
         yield "no verdict", f"{name}: stopped, or being measured now"

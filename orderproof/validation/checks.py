@@ -39,14 +39,21 @@ class Check:
     problem: str  # what is wrong if it fails
     remedy: str
     detail: Callable[[Mapping[str, Any]], str] = _no_detail  # about a failing row, from its columns
+    tolerable: bool = False  # whether the other rows can be used without those that fail
 
 
 def is_true(
-    column: str, description: str, problem: str, remedy: str, detail: Callable[[Mapping[str, Any]], str] | None = None
+    column: str,
+    description: str,
+    problem: str,
+    remedy: str,
+    detail: Callable[[Mapping[str, Any]], str] = _no_detail,
+    *,
+    tolerable: bool = False,
 ) -> Check:
     """A check that a boolean column is true wherever it is not null."""
     arguments = {"column": column, "value_set": [True]}
-    return Check("ExpectColumnValuesToBeInSet", arguments, description, problem, remedy, detail or _no_detail)
+    return Check("ExpectColumnValuesToBeInSet", arguments, description, problem, remedy, detail, tolerable)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,6 +54,7 @@ def build_frame(job: Job, prompts: TokenizedPrompts, flaws: Flaws) -> pd.DataFra
         {
             "row": prompts.lines,
             "id": pd.array(prompts.ids, dtype="str"),
+            "is_whole": True,
             "is_prompt": True,
             "has_id": True,
             "has_text": True,
@@ -68,8 +70,9 @@ def build_frame(job: Job, prompts: TokenizedPrompts, flaws: Flaws) -> pd.DataFra
         {
             "row": list(flaws.kinds),
             "id": pd.array(list(flaws.ids.values()), dtype="str"),
-            "is_prompt": [kind != "row" for kind in kinds],
-            "has_id": [None if kind == "row" else kind != "id" for kind in kinds],
+            "is_whole": [kind != "end" for kind in kinds],
+            "is_prompt": [None if kind == "end" else kind != "row" for kind in kinds],
+            "has_id": [None if kind in ("end", "row") else kind != "id" for kind in kinds],
             "has_text": [False if kind == "text" else None for kind in kinds],
             "has_label": None,
             "prompt_tokens": None,
@@ -77,7 +80,7 @@ def build_frame(job: Job, prompts: TokenizedPrompts, flaws: Flaws) -> pd.DataFra
             "total_tokens": None,
         }
     )
-    booleans = dict.fromkeys(("is_prompt", "has_id", "has_text", "has_label"), "boolean")
+    booleans = dict.fromkeys(("is_whole", "is_prompt", "has_id", "has_text", "has_label"), "boolean")
     counts = dict.fromkeys(("row", "prompt_tokens", "asked_tokens", "total_tokens"), "Int64")
     types = {**booleans, **counts}
     frame = pd.concat([sound.astype(types), flawed.astype(types)]).sort_values("row", ignore_index=True)
@@ -88,7 +91,7 @@ def build_frame(job: Job, prompts: TokenizedPrompts, flaws: Flaws) -> pd.DataFra
 
 def build_checks(job: Job, flaws: Flaws) -> list[Check]:
     """The suite for a job's prompts. Raises JobError if the model's length is not known."""
-    limit = max_model_len(job)
+    limit, of_rows = max_model_len(job), partial(is_true, tolerable=True)
     label_check = is_true(
         "has_label",
         "Every prompt has a label, by which it is ordered",
@@ -103,8 +106,9 @@ def build_checks(job: Job, flaws: Flaws) -> list[Check]:
             problem=flaws.problem({}),
             remedy=flaws.remedy("file"),
         ),
-        is_true("is_prompt", "Every row can be read as a prompt", "not a prompt", flaws.remedy("row"), flaws.problem),
-        is_true("has_id", "Every prompt has an id", "no id", flaws.remedy("id"), flaws.problem),
+        is_true("is_whole", "The file is whole", "cut off", flaws.remedy("end"), flaws.problem),
+        of_rows("is_prompt", "Every row can be read as a prompt", "not a prompt", flaws.remedy("row"), flaws.problem),
+        of_rows("has_id", "Every prompt has an id", "no id", flaws.remedy("id"), flaws.problem),
         Check(
             "ExpectColumnValuesToBeUnique",
             {"column": "id"},
@@ -113,13 +117,14 @@ def build_checks(job: Job, flaws: Flaws) -> list[Check]:
             remedy="Give every prompt its own id",
             detail=_first_use(row_word(job.prompts_path)),
         ),
-        is_true("has_text", "Every prompt has a text", "no text", flaws.remedy("text"), flaws.problem),
+        of_rows("has_text", "Every prompt has a text", "no text", flaws.remedy("text"), flaws.problem),
         Check(
             "ExpectColumnValuesToBeBetween",
             {"column": "prompt_tokens", "min_value": 1},
             "Every prompt has at least one token",
             problem="no tokens",
             remedy="Give the prompt a text that the tokenizer turns into tokens",
+            tolerable=True,
         ),
         Check(
             "ExpectColumnValuesToBeBetween",
@@ -132,9 +137,17 @@ def build_checks(job: Job, flaws: Flaws) -> list[Check]:
                 f"{_counted(r['prompt_tokens'], limit)} tokens and {_asked(r['asked_tokens'])} for the output "
                 f"exceed {limit}"
             ),
+            tolerable=True,
         ),
         *([label_check] if job.order.method == "label" else []),
     ]
+
+
+def usable(job: Job, frame: pd.DataFrame) -> pd.Series[bool]:
+    """Which rows of the frame can be sent; the others get no output but the reason, as far as they are tolerated."""
+    faults = ~frame[["is_prompt", "has_id", "has_text"]].fillna(True)
+    too_short, too_long = frame["prompt_tokens"] < 1, frame["total_tokens"] > max_model_len(job)
+    return ~(faults.any(axis="columns") | too_short.fillna(False) | too_long.fillna(False)).astype(bool)
 
 
 def _first_use(word: str) -> Callable[[Mapping[str, Any]], str]:

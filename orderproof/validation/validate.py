@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
-from orderproof.engines.settings_check import check_settings
+from orderproof.engines.settings_check import Refusal, check_settings
 from orderproof.job.errors import OrderproofError
 from orderproof.job.spec import Job
 from orderproof.prompts.file_kinds import name_of, row_word
@@ -20,6 +21,7 @@ from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.prompt_files import find_files
 from orderproof.prompts.request_defaults import RequestDefaults
 from orderproof.prompts.tokenization import TokenizedPrompts, tokenize
+from orderproof.prompts.tolerance import sufficient, tolerance, tolerates
 from orderproof.validation import checks, output_suite, prompt_suite
 
 if TYPE_CHECKING:
@@ -42,10 +44,11 @@ def validate_prompts(job: Job, folder: Path) -> TokenizedPrompts:
     """Read, tokenize and check a job's prompts; the error names all flaws of a file at once.
 
     What should be known about prompts that are used, such as columns that are not read, is logged as warnings and kept
-    in `notices`. The folder gets validation.json, and validation/index.html where the file could be read.
+    in `notices`; and so is which rows are left out, as far as the job tolerates that. The folder gets validation.json,
+    and validation/index.html where the file could be read.
 
     Raises:
-        ValidationFailed: a row is no prompt, an id is used twice, a prompt does not fit the model, …
+        ValidationFailed: more rows than are tolerated are no prompts or do not fit the model, an id is used twice, …
         PromptError: the file or the tokenizer cannot be used at all.
         JobError: the model's length is not known.
     """
@@ -53,44 +56,85 @@ def validate_prompts(job: Job, folder: Path) -> TokenizedPrompts:
     about: dict[str, Any] = {"what": "prompts", "job": job.name, "file": job.prompts_name}
     try:
         files = find_files(job)
-        prompts = tokenize(job, read_prompts(files, flaws.add, RequestDefaults(job), notices.append))
+        prompts = tokenize(job, read_prompts(files, flaws.add, RequestDefaults(job), notices.append), flaws.add)
     except PromptError as error:
         checks.write_findings(folder, "validation", about, str(error), None)
         raise
-    frame = prompt_suite.build_frame(job, prompts, flaws)
-    report = checks.run_suite("prompts", frame, prompt_suite.build_checks(job, flaws))
+    frame, suite = prompt_suite.build_frame(job, prompts, flaws), prompt_suite.build_checks(job, flaws)
+    report = checks.run_suite("prompts", frame, suite)
     notices += prompts.notices
+    path, word, remedy = name_of(files.path), row_word(files.path), ""
+    if report.failures and all(finding.check.tolerable for finding in report.failures):
+        usable = prompt_suite.usable(job, frame)
+        left_out = int((~usable).sum())
+        if usable.any() and tolerates(job, left_out, len(frame)):
+            notices.append(f"{path}: {left_out} of {len(frame)} {word}s are left out, and {tolerance(job)}")
+            notices += [f"left out: {finding.message(report.rows, word)}" for finding in report.failures]
+            report = checks.run_suite("prompts", frame[usable], suite)
+            prompts = prompts.take(np.flatnonzero(np.isin(prompts.lines, frame.index[usable])))
+            prompts = dataclasses.replace(prompts, rows_left_out=left_out)
+        elif usable.any():
+            remedy = f"To go on without such {word}s, {sufficient(left_out, len(frame))}: now, {tolerance(job)}"
     about |= {"prompts": len(prompts), "prompt_tokens": int(prompts.offsets[-1]), "notices": notices}
+    about |= {"left_out": prompts.rows_left_out}
     for notice in notices:
         logger.warning(notice)
-    _conclude(folder, "validation", about, report, name_of(files.path), row_word(files.path))
+    _conclude(folder, "validation", about, report, path, word, remedy)
     return dataclasses.replace(prompts, notices=tuple(notices))
 
 
-def validate_settings(job: Job, prompts: TokenizedPrompts) -> str | None:
+def validate_prompts_and_sampling(job: Job, folder: Path) -> TokenizedPrompts:
+    """As `validate_prompts`; where prompts have a sampling of their own, vLLM is asked too: as `validate_settings`."""
+    prompts = validate_prompts(job, folder)
+    return validate_settings(job, prompts) if any(prompts.samplings) else prompts
+
+
+def validate_settings(job: Job, prompts: TokenizedPrompts) -> TokenizedPrompts:
     """Ask vLLM what it refuses of the job's engine, adapters and sampling, and of the prompts' own sampling.
 
     Returns:
-        Why vLLM was not asked; None: it was, and takes everything.
+        The prompts without those whose sampling it refuses, as far as the job tolerates that; `notices` says so, or why
+        vLLM was not asked.
 
     Raises:
         ValidationFailed: a setting that it refuses.
         EngineError: `engine.command` does not start, or has no vLLM.
     """
     if job.engine.server:
-        return "engine and sampling are not checked: the server has its own vLLM"
+        return _with_notices(prompts, "engine and sampling are not checked: the server has its own vLLM")
     if not job.engine.command and importlib.util.find_spec("vllm") is None:
-        return "engine.args and sampling are not checked: there is no vLLM here"
+        return _with_notices(prompts, "engine.args and sampling are not checked: there is no vLLM here")
     rows = zip(prompts.lines.tolist(), prompts.ids, prompts.samplings, strict=True)
     refusals = check_settings(job, rows)
     if not refusals:
-        return None
+        return prompts
     path, word = job.prompts_path, row_word(job.prompts_path)
     shown = [refusal.message(f"{path}: {word}") for refusal in refusals[:SHOWN_REFUSALS]]
     more = [f"and {len(refusals) - len(shown)} more"] if refusals[len(shown) :] else []
-    raise ValidationFailed(
-        "\n".join([*shown, *more]), {"settings": [dataclasses.asdict(refusal) for refusal in refusals]}
-    )
+    refused = np.isin(prompts.lines, [row for refusal in refusals for row in refusal.rows])
+    left_out, total = prompts.rows_left_out + int(refused.sum()), len(prompts) + prompts.rows_left_out
+    if refused.all() or not all(refusal.rows for refusal in refusals):
+        raise ValidationFailed("\n".join([*shown, *more]), _as_json(refusals))
+    if not tolerates(job, left_out, total):
+        remedy = f"To go on without such {word}s, {sufficient(left_out, total)}: now, {tolerance(job)}"
+        raise ValidationFailed("\n".join([*shown, *more, remedy]), _as_json(refusals))
+    kept = dataclasses.replace(prompts.take(np.flatnonzero(~refused)), rows_left_out=left_out, notices=prompts.notices)
+    return _with_notices(kept, *(f"left out: {line}" for line in [*shown, *more]))
+
+
+def _with_notices(prompts: TokenizedPrompts, *notices: str) -> TokenizedPrompts:
+    for notice in notices:
+        logger.warning(notice)
+    return dataclasses.replace(prompts, notices=(*prompts.notices, *notices))
+
+
+def _as_json(refusals: Sequence[Refusal]) -> dict[str, Any]:
+    return {
+        "settings": [
+            {"where": r.where, "problem": r.problem, "first_row": r.rows[0] if r.rows else None, "rows": len(r.rows)}
+            for r in refusals
+        ]
+    }
 
 
 def validate_outputs(
@@ -116,9 +160,18 @@ def validate_outputs(
     _conclude(folder, "outputs_validation", about, report, source, "row")
 
 
-def _conclude(folder: Path, stem: str, about: Mapping[str, Any], report: checks.Report, source: str, word: str) -> None:
+def _conclude(
+    folder: Path,
+    stem: str,
+    about: Mapping[str, Any],
+    report: checks.Report,
+    source: str,
+    word: str,
+    remedy: str = "",
+) -> None:
     """Write the findings, and raise if a check failed."""
-    message = "\n".join(f"{source}: {finding.message(report.rows, word)}" for finding in report.failures)
+    lines = [f"{source}: {finding.message(report.rows, word)}" for finding in report.failures]
+    message = "\n".join(lines) + (f" {remedy}" if lines and remedy else "")
     results = checks.write_findings(folder, stem, about, message, report)
     if message:
         raise ValidationFailed(message, results)

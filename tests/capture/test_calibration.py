@@ -14,7 +14,7 @@ from synthetic import RoutingShape, draw_tokens
 
 from orderproof.capture import calibration
 from orderproof.capture.calibration import TimedSteps, calibrate, fit_costs, fit_passes, join_steps
-from orderproof.engines.protocol import EngineInfo, Failure, Figures, Output, Request, Steps
+from orderproof.engines.protocol import EngineInfo, Failure, Output, PassStats, Request, Steps
 from orderproof.job.spec import Job
 from orderproof.prompts.tokenization import TokenizedPrompts
 from orderproof.routing.errors import RoutingError
@@ -165,7 +165,7 @@ class OnCpus(ReplayEngine):
         sampling: Mapping[str, Any],
         sink: Callable[[Output | Failure], None],
         watch: Callable[[Steps], None] | None = None,
-    ) -> Figures:
+    ) -> PassStats:
         asked = list(requests)
         self.sent.append([request.number for request in asked])
         figures = super().run(asked, sampling, sink, watch)

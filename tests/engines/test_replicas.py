@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from orderproof.engines.client import VllmEngine
-from orderproof.engines.protocol import EngineError, Failure, Figures, Output, Request, Steps
-from orderproof.engines.replicas import AHEAD_BATCHES, RUN_BATCHES, ReplicatedEngine, _StepMerger, combine_figures
+from orderproof.engines.protocol import EngineError, Failure, Output, PassStats, Request, Steps
+from orderproof.engines.replicas import AHEAD_BATCHES, RUN_BATCHES, ReplicatedEngine, _StepMerger, combine_stats
 from orderproof.engines.requests import RequestList
 from orderproof.engines.shares import Dealer
 from orderproof.engines.start import create_engine
@@ -362,16 +362,16 @@ def test_more_replicas_than_processors_are_refused(start: Start) -> None:
         start(replicas=count, env=on_processors()).__enter__()
 
 
-def figures(step_ms: list[float], running: list[int], **fields: Any) -> Figures:
+def figures(step_ms: list[float], running: list[int], **fields: Any) -> PassStats:
     waiting = np.zeros(len(running), np.int32)
     told = {"preempted": 1, "prefix_queries": 10, "prefix_hits": 3, **fields}
-    return Figures(sum(step_ms) / 1000, np.array(step_ms, np.float32), np.array(running, np.int32), waiting, **told)
+    return PassStats(sum(step_ms) / 1000, np.array(step_ms, np.float32), np.array(running, np.int32), waiting, **told)
 
 
 def test_figures_of_replicas_are_put_side_by_side_in_time() -> None:
     one = figures([10, 10, 10], [4, 4, 2], steal=0.1, accelerator={"sm_clock_mhz": 1900.0, "temperature_c": 60.0})
     two = figures([15, 30], [3, 1], steal=0.2, accelerator={"sm_clock_mhz": 1700.0, "temperature_c": 50.0})
-    both = combine_figures([one, two], Dealer(requests(1), 2, run=1, room=1))
+    both = combine_stats([one, two], Dealer(requests(1), 2, run=1, room=1))
     assert both.step_ms.tolist() == [10, 15, 10, 10, 30]
     assert both.running.tolist() == [4 + 3, 3 + 4, 4 + 1, 2 + 1, 1 + 0]
     assert (both.wall_s, both.replica_s) == (0.045, (0.03, 0.045))
@@ -382,7 +382,7 @@ def test_figures_of_replicas_are_put_side_by_side_in_time() -> None:
 def test_steps_reported_in_chunks_give_the_same_as_all_at_once() -> None:
     chance = np.random.default_rng(0)
     each = [figures(chance.uniform(1, 9, n).tolist(), chance.integers(1, 9, n).tolist()) for n in (40, 70, 0)]
-    whole = combine_figures(each, Dealer(requests(1), 3, run=1, room=1))
+    whole = combine_stats(each, Dealer(requests(1), 3, run=1, room=1))
     beside, lots = _StepMerger(3), []
     for k in range(0, 80, 8):
         for replica, told in enumerate(each):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orderproof.engines.protocol import EngineError, Failure, Figures, Output, Request
+from orderproof.engines.protocol import EngineError, Failure, Output, PassStats, Request
 from orderproof.engines.server import NEUTRAL, RENAMED, TAKEN, ServerEngine
 from orderproof.engines.start import start_engine, start_routing_engine
 from orderproof.job.redaction import recorded_engine
@@ -40,7 +40,7 @@ def requests(count: int, **more: Any) -> list[Request]:
     return [Request(k, [k, 7, 8], **more) for k in range(count)]
 
 
-def run(state: OpenAIServer, wanted: Any, sampling: Any = GREEDY, **more: Any) -> tuple[dict[int, Any], Figures]:
+def run(state: OpenAIServer, wanted: Any, sampling: Any = GREEDY, **more: Any) -> tuple[dict[int, Any], PassStats]:
     answers: list[Output | Failure] = []
     with ServerEngine(spec_of(state, **more)) as engine:
         figures = engine.run(wanted, sampling, answers.append)

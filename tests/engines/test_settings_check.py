@@ -40,10 +40,10 @@ def test_each_sampling_that_vllm_refuses_is_named_with_its_rows_and_no_other(
 ) -> None:
     samplings = [own for own, _ in REFUSED] + TAKEN + [REFUSED[0][0]] * 2
     refused = check(models, tmp_path, [(k, f"p{k}", own) for k, own in enumerate(samplings, 1)])
-    assert [(refusal.row, refusal.id) for refusal in refused] == [(k, f"p{k}") for k in range(1, len(REFUSED) + 1)]
+    assert [(r.rows[0], r.id) for r in refused] == [(k, f"p{k}") for k in range(1, len(REFUSED) + 1)]
     for refusal, (_, words) in zip(refused, REFUSED, strict=True):
         assert words in refusal.problem, refusal
-    assert [refusal.others for refusal in refused] == [2] + [0] * (len(REFUSED) - 1)
+    assert [len(refusal.rows) for refusal in refused] == [3] + [1] * (len(REFUSED) - 1)
     assert refused[0].message("line").startswith("line 1 (id 'p1') and 2 more: sampling: ")
 
 
@@ -52,7 +52,7 @@ def test_rows_that_need_several_structured_output_backends_are_refused(models: d
     number = {"structured_outputs": {"json": {"type": "number", "multipleOf": 7}}}
     text = {"structured_outputs": {"json": {"type": "string"}}}
     (refused,) = check(models, tmp_path, [(1, "a", text), (2, "b", text), (3, "c", number)])
-    assert (refused.row, refused.id) == (3, "c")
+    assert (refused.rows, refused.id) == ((3,), "c")
     assert "structured_outputs_config" in refused.problem
     backend = {"args": {"max_num_seqs": 8, "structured_outputs_config": {"backend": "guidance"}}, "env": ENV}
     assert check(models, tmp_path, [(1, "a", text), (3, "c", number)], engine=backend) == []

@@ -9,7 +9,7 @@ import pytest
 
 from orderproof.engines.protocol import Completion
 from orderproof.generate import delivery
-from orderproof.generate.delivery import OUTPUTS_SCHEMA, table_of
+from orderproof.generate.delivery import OUTPUTS_SCHEMA, outputs_table
 from tests.support.batches import generate, make_project, output_ids, promote_label_order
 from tests.support.results import make_result
 
@@ -23,7 +23,7 @@ def test_every_sample_has_a_row_with_all_that_was_generated() -> None:
         Completion([6, 7], "bc", "stop", 7),
         Completion([], "", "length"),
     )
-    rows = table_of([make_result(3, completions=completions, asked_samples=3)]).to_pylist()
+    rows = outputs_table([make_result(3, completions=completions, asked_samples=3)]).to_pylist()
     assert [(row["id"], row["sample"], row["text"], row["token_ids"]) for row in rows] == [
         ("p3", 0, "a", [5]),
         ("p3", 1, "bc", [6, 7]),
@@ -38,7 +38,7 @@ def test_every_sample_has_a_row_with_all_that_was_generated() -> None:
 
 
 def test_a_prompt_that_failed_has_a_row_for_each_sample_that_was_requested() -> None:
-    rows = table_of([make_result(0, completions=(), error="too long"), make_result(1)]).to_pylist()
+    rows = outputs_table([make_result(0, completions=(), error="too long"), make_result(1)]).to_pylist()
     assert [(row["id"], row["sample"]) for row in rows] == [("p0", 0), ("p0", 1), ("p1", 0), ("p1", 1)]
     for row in rows[:2]:
         assert (row["text"], row["token_ids"], row["finish_reason"], row["error"]) == (None, [], "failed", "too long")

@@ -14,4 +14,4 @@ def test_each_sample_of_a_prompt_takes_a_place_of_the_engine(tmp_path: Path) -> 
     batch, _ = open_batch(make_project(tmp_path / "p", 3), GENERATE, restart=False)
     with batch.source, batch.checkpoint:
         in_flight = {0: _Sent("p0", 8, 8, 4, 0), 1: _Sent("p1", 8, 8, 1, 1)}
-        assert _Pending(batch, in_flight, lambda _: None, AdmissionLog()).sequences == 5
+        assert _Pending(batch, batch.checkpoint.pending, in_flight, lambda _: None, AdmissionLog()).sequences == 5

@@ -91,7 +91,7 @@ def test_an_output_that_was_cut_short_is_there_and_says_so() -> None:
 
 def test_the_table_has_what_stopped_an_output_and_the_probabilities_of_its_tokens() -> None:
     by_text, by_token = Completion([3, 5], "éc", "stop", "\n", LIKELY), Completion([5], "c", "stop", 5)
-    first, second, failed = delivery.table_of([made(by_text, by_token), made(error="no")]).to_pylist()
+    first, second, failed = delivery.outputs_table([made(by_text, by_token), made(error="no")]).to_pylist()
     assert [(row["stop_reason"], row["stop_token_id"]) for row in (first, second, failed)] == [
         ("\n", None),
         (None, 5),

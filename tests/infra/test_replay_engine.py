@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from synthetic import RoutingShape, SyntheticRoutes
 
-from orderproof.engines.protocol import Engine, Failure, Figures, Output, Request, Steps
+from orderproof.engines.protocol import Engine, Failure, Output, PassStats, Request, Steps
 from orderproof.job.spec import OrderSpec
 from orderproof.measure.evaluate import judge
 from orderproof.measure.plan import Plan, make_plan
@@ -33,7 +33,7 @@ def requests_of(sim_requests: list[SimRequest]) -> list[Request]:
     return [Request(sim.number, [1] * sim.prompt_tokens, {"max_tokens": sim.generated}) for sim in sim_requests]
 
 
-def passed(engine: ReplayEngine, requests: list[Request], sampling: dict[str, Any]) -> tuple[Figures, list[Any]]:
+def passed(engine: ReplayEngine, requests: list[Request], sampling: dict[str, Any]) -> tuple[PassStats, list[Any]]:
     answers: list[Output | Failure] = []
     return engine.run(requests, sampling, answers.append), answers
 

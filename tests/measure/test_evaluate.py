@@ -13,7 +13,7 @@ import pytest
 
 from orderproof.job.errors import OrderproofError
 from orderproof.job.hashing import ids_sha256
-from orderproof.measure.evaluate import control_noise, evidence_of, is_out_of_time, is_vacuous, judge, table_of
+from orderproof.measure.evaluate import control_noise, evidence_of, is_out_of_time, is_vacuous, judge, slice_table
 from orderproof.measure.trial_records import SliceRecord
 from orderproof.measure.trial_store import EvidenceError, Trial
 from orderproof.measure.verdict import Rule
@@ -80,7 +80,7 @@ def test_an_incomplete_block_does_not_count(tmp_path: Path) -> None:
     torn = replace(trial, passes=trial.passes[:-1])
     assert len(torn.blocks()) == 4
     assert judge(torn) is None
-    assert table_of(torn).blocks == 4
+    assert slice_table(torn).blocks == 4
 
 
 def test_outputs_of_other_prompts_than_the_registered_ones_are_no_evidence(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_pass_of_fewer_prompts_than_the_others_is_no_evidence(tmp_path: Path) 
 
 def test_the_table_holds_times_work_and_coins_by_block_and_stratum(tmp_path: Path) -> None:
     trial = make_trial(tmp_path / "trial", blocks=2, repeated_block=1)
-    table = table_of(trial)
+    table = slice_table(trial)
     assert (table.blocks, table.strata) == (2, 6)
     for number, block in enumerate(trial.blocks()):
         for stratum in range(6):

@@ -9,10 +9,10 @@ import pytest
 
 from orderproof.job.spec import Job
 from orderproof.measure.evaluate import judge
-from orderproof.measure.figures import draw
 from orderproof.measure.page import headline, savings, verdict_page
+from orderproof.measure.pictures import draw
 from orderproof.measure.trial_store import Trial
-from orderproof.measure.verdict import Rule, Verdict, decide, refused
+from orderproof.measure.verdict import Rule, Verdict, reach_verdict, refused
 from tests.support.html_reader import Reader
 from tests.support.trial_maker import make_job, make_trial, trial_folder
 
@@ -59,10 +59,14 @@ def test_a_promotion_is_one_sentence_with_its_interval(job: Job, folder: Path) -
         ({"blocks": 0}, refused("a dense model"), "Refused before it cost anything"),
         ({"blocks": 2}, None, "2 of the 5 blocks before the first look are done"),
         ({"blocks": 0}, None, "Not finished"),
-        ({"blocks": 1}, decide(None, Rule(), None, invalid="block 1 stayed incomplete"), "Block 1 stayed incomplete"),
+        (
+            {"blocks": 1},
+            reach_verdict(None, Rule(), None, invalid="block 1 stayed incomplete"),
+            "Block 1 stayed incomplete",
+        ),
         (
             {"blocks": 5},
-            decide(None, Rule(), None, invalid="zero times"),
+            reach_verdict(None, Rule(), None, invalid="zero times"),
             "Invalid: these passes cannot carry a verdict",
         ),
     ],
@@ -85,16 +89,6 @@ def test_every_verdict_has_a_headline_that_names_it(folder: Path) -> None:
     }
     first_words = [sentence.split()[0] for sentence in said.values()]
     assert first_words == ["Send", "Keep", "Not", "Refused", "Invalid:"]
-
-
-@pytest.mark.parametrize(
-    ("upper", "why"), [(0.02, "which does not carry a change."), (0.25, "but moves the outputs too far.")]
-)
-def test_a_headline_says_whether_the_gain_or_the_outputs_keep_an_order(folder: Path, upper: float, why: str) -> None:
-    kept = Verdict(
-        verdict="keep", reason="", exit_code=10, blocks=5, gain=0.01, gain_low=0, gain_high=0.3, gain_upper=upper
-    )
-    assert headline(make_trial(folder, blocks=0).manifest, kept).endswith(why)
 
 
 def test_a_toy_model_and_an_aa_test_say_so(job: Job, folder: Path) -> None:

@@ -136,7 +136,7 @@ def test_whatever_fails_in_pictures_page_or_mlflow_is_a_note_and_the_order_is_pr
     def fails(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("no room on the canvas")
 
-    for where in ("measure.figures.draw", "measure.page.verdict_page", "runs.recorder.send_run"):
+    for where in ("measure.pictures.draw", "measure.page.verdict_page", "runs.recorder.send_run"):
         monkeypatch.setattr(f"orderproof.{where}", fails)
     run = finish(measured, measured.trial())
     promotion = read_promotion(measured.job)

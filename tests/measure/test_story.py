@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from orderproof.measure.story import Steps, measure
 from orderproof.measure.trial_progress import TrialProgress
 from orderproof.measure.trial_store import Trial, read_trials
 from orderproof.prompts.tokenization import TokenizedPrompts
+from orderproof.runs import ledger
 from orderproof.runs.promotion import read_promotion
 from orderproof.runs.run_store import newest_run
 from tests.support.fake_engine import FakeEngine, Trouble, mixed, prompts_of
@@ -117,6 +118,20 @@ def test_the_accelerator_is_held_from_the_plan_until_all_is_recorded(job: Job, s
     trial = ["engine", "warm_up", *["run_block"] * blocks, "engine ended"]
     assert happened == ["validate", "accelerator", "make_plan", *trial, "report", "promote", "released"]
     assert run.figure("blocks") == blocks
+
+
+def test_rows_that_were_left_out_stand_with_the_verdict_and_the_trial_in_the_ledger(
+    job: Job, surroundings: Surroundings
+) -> None:
+    usable = replace(prompts_of(mixed(SIZE)), rows_left_out=2)
+    run = measure(job, run_with=surroundings.steps(validate=lambda _: usable))
+    assert "left out: 2 rows that cannot be used; the page about the prompts lists them" in run.lines
+    (entry,) = ledger.read(job.data_dir / ledger.FILE)
+    (trial,) = read_trials(job.paths.verb_dir("measure"))
+    assert (entry.run, entry.question, entry.attempt) == (run.id, trial.manifest.question, 1)
+    assert (entry.answer, entry.gain, entry.alpha) == (run.answer, run.figure("gain"), 0.025)
+    assert entry.seconds >= sum(timed.block_s for timed in trial.passes) / 2
+    assert (job.root / "reports" / "it" / "ledger.png").exists()
 
 
 def test_a_measurement_is_kept_with_its_evidence_and_decides_the_order(job: Job, surroundings: Surroundings) -> None:

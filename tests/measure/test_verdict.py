@@ -16,9 +16,9 @@ from orderproof.measure.verdict import (
     Noise,
     Rule,
     Verdict,
-    decide,
     detectable_gain,
     noise_between,
+    reach_verdict,
     refused,
     stalls_p,
 )
@@ -51,7 +51,7 @@ def tokens(ratio: float, blocks: int, strata: int = 12, noise: float = 0.0) -> S
 
 def verdict_of(found: Evidence | None, outputs: OutputChange | None = UNCHANGED, **fields: Any) -> str | None:
     rule = fields.pop("rule", Rule())
-    verdict = decide(found, rule, outputs, **fields)
+    verdict = reach_verdict(found, rule, outputs, **fields)
     return verdict.verdict if verdict else None
 
 
@@ -59,7 +59,7 @@ def verdict_of(found: Evidence | None, outputs: OutputChange | None = UNCHANGED,
 
 
 def test_a_sure_gain_is_promoted_at_the_first_look() -> None:
-    verdict = decide(evidence(0.2), Rule(), UNCHANGED)
+    verdict = reach_verdict(evidence(0.2), Rule(), UNCHANGED)
     assert verdict
     assert (verdict.verdict, verdict.exit_code, verdict.look, verdict.blocks) == ("promote", 0, 1, 2)
     assert verdict.gain_low is not None
@@ -68,7 +68,7 @@ def test_a_sure_gain_is_promoted_at_the_first_look() -> None:
 
 
 def test_a_gain_surely_below_the_minimum_effect_keeps_the_current_order() -> None:
-    verdict = decide(evidence(-0.05), Rule(), UNCHANGED)
+    verdict = reach_verdict(evidence(-0.05), Rule(), UNCHANGED)
     assert verdict
     assert (verdict.verdict, verdict.exit_code) == ("keep", 10)
     assert verdict.gain_upper is not None
@@ -77,7 +77,7 @@ def test_a_gain_surely_below_the_minimum_effect_keeps_the_current_order() -> Non
 
 def test_between_the_two_the_trial_goes_on_until_its_last_look() -> None:
     assert verdict_of(evidence(0.02)) is None
-    last = decide(evidence(0.02, blocks=12, noise=0.1, seed=3), Rule(), UNCHANGED)
+    last = reach_verdict(evidence(0.02, blocks=12, noise=0.1, seed=3), Rule(), UNCHANGED)
     assert last
     assert (last.verdict, last.exit_code, last.look) == ("inconclusive", 11, 5)
     assert last.detectable_gain is not None
@@ -106,7 +106,7 @@ def test_exit_codes_are_the_documented_ones() -> None:
 def test_impossible_times_are_invalid(bad: float) -> None:
     found = evidence(0.2)
     found.table.candidate_s[0, 0] = bad
-    verdict = decide(found, Rule(), UNCHANGED)
+    verdict = reach_verdict(found, Rule(), UNCHANGED)
     assert verdict
     assert (verdict.verdict, verdict.exit_code) == ("invalid", 13)
 
@@ -177,7 +177,7 @@ def test_scores_decide_where_agreement_is_chance(difference: float, low: float, 
 
 def test_an_order_that_changes_the_output_lengths_is_not_promoted() -> None:
     shorter = evidence(0.2, 3, tokens=tokens(0.9, 3))
-    verdict = decide(shorter, Rule(), UNCHANGED)
+    verdict = reach_verdict(shorter, Rule(), UNCHANGED)
     assert verdict
     assert verdict.verdict == "inconclusive"
     assert verdict.length_log_ratio == pytest.approx(-np.log(0.9))
@@ -197,7 +197,7 @@ def test_stalls_that_come_with_the_candidate_withhold_the_promotion() -> None:
     assert verdict_of(other, rule=rule) == "promote"
     last = evidence(1.0, 12)
     last.table.candidate_s[:6, 0] *= 40
-    verdict = decide(last, Rule(), UNCHANGED)
+    verdict = reach_verdict(last, Rule(), UNCHANGED)
     assert verdict
     assert (verdict.verdict, verdict.capped_candidate, verdict.capped_control) == ("inconclusive", 6, 0)
     assert verdict.gain_low is not None
@@ -211,7 +211,7 @@ def test_stalls_are_compared_by_a_sign_test(candidate: int, control: int, p: flo
 
 def test_mixing_widens_what_keeps_and_never_promotes() -> None:
     found = evidence(0.0, 12, noise=0.06, seed=3)
-    clean, mixed = (decide(replace(found, foreign=foreign), Rule(), UNCHANGED) for foreign in (0.0, 0.5))
+    clean, mixed = (reach_verdict(replace(found, foreign=foreign), Rule(), UNCHANGED) for foreign in (0.0, 0.5))
     assert clean
     assert mixed
     assert clean.verdict == "keep"
@@ -222,7 +222,9 @@ def test_mixing_widens_what_keeps_and_never_promotes() -> None:
 
 
 def test_a_gain_that_the_prefix_cache_makes_alone_is_named() -> None:
-    plain, cached = (decide(replace(evidence(0.2), prefix_gain=share), Rule(), UNCHANGED) for share in (0.005, 0.08))
+    plain, cached = (
+        reach_verdict(replace(evidence(0.2), prefix_gain=share), Rule(), UNCHANGED) for share in (0.005, 0.08)
+    )
     assert plain
     assert cached
     assert (plain.verdict, cached.verdict) == ("promote", "promote")
@@ -267,10 +269,10 @@ def test_noise_between_two_halves_holds_zero() -> None:
 def test_a_verdict_survives_its_record() -> None:
     noise = Noise(gain=0.01, gain_low=-0.02, gain_high=0.04)
     found = evidence(0.2, 3, tokens=tokens(1.0, 3, noise=0.1), foreign=0.1)
-    verdict = decide(found, Rule(), UNCHANGED, noise=noise)
+    verdict = reach_verdict(found, Rule(), UNCHANGED, noise=noise)
     assert verdict
     assert Verdict.model_validate_json(verdict.model_dump_json()) == verdict
-    assert verdict == decide(found, Rule(), UNCHANGED, noise=noise)
+    assert verdict == reach_verdict(found, Rule(), UNCHANGED, noise=noise)
 
 
 @pytest.mark.parametrize("looks", [(), (1, 2), (3, 3), (5, 4)])
@@ -285,7 +287,7 @@ def test_decide_ends_trials_as_the_simulation_does(gain: float) -> None:
     ends = run_to_the_end(tables)
     for trial in range(30):
         table = SliceTable(*(array[trial] for array in tables.arrays))
-        verdicts = (decide(Evidence(table.until(look)), Rule(), UNCHANGED) for look in Rule().looks)
+        verdicts = (reach_verdict(Evidence(table.until(look)), Rule(), UNCHANGED) for look in Rule().looks)
         verdict = next(found for found in verdicts if found)
         name = "promote" if ends.promoted[trial] else "keep" if ends.kept[trial] else "inconclusive"
         assert (verdict.verdict, verdict.blocks) == (name, ends.blocks[trial])

@@ -21,7 +21,7 @@ IDS = ["a", "b", "ü"]
 def test_an_order_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "job" / "order.parquet"
     write_order(path, ORDER, IDS)
-    assert read_order(path, ORDER.record(), find_among(IDS)) == ORDER
+    assert read_order(path, ORDER.record(), find_among(IDS), 3) == ORDER
     table = pq.read_table(path)
     assert table.schema.names == ["position", "prompt_id"]
     assert table.schema.types == [pa.int64(), pa.string()]
@@ -40,7 +40,7 @@ def test_batches_of_rows_make_one_order(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(order_table, "BATCH_ROWS", 10)
     order, ids = Order(np.random.default_rng(0).permutation(n), "label"), [f"p{i}" for i in range(n)]
     write_order(tmp_path / "order.parquet", order, ids)
-    assert read_order(tmp_path / "order.parquet", order.record(), find_among(ids)) == order
+    assert read_order(tmp_path / "order.parquet", order.record(), find_among(ids), n) == order
 
 
 def test_memory_beside_the_permutation_does_not_grow_with_the_prompts(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_memory_beside_the_permutation_does_not_grow_with_the_prompts(tmp_path: 
     record = order.record()
     tracemalloc.start()
     try:
-        read_order(path, record, lambda ids: np.array(ids, np.int64))
+        read_order(path, record, lambda ids: np.array(ids, np.int64), n)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -63,7 +63,7 @@ def test_an_order_is_not_written_with_ids_that_do_not_fit(tmp_path: Path, ids: l
     write_order(path, ORDER, IDS)
     with pytest.raises(OrderError, match=message):
         write_order(path, ORDER, ids)
-    assert read_order(path, ORDER.record(), find_among(IDS)) == ORDER
+    assert read_order(path, ORDER.record(), find_among(IDS), 3) == ORDER
 
 
 @pytest.mark.parametrize(
@@ -82,21 +82,29 @@ def test_a_damaged_or_different_table_is_named(tmp_path: Path, columns: dict[str
     path = tmp_path / "order.parquet"
     pq.write_table(pa.table(columns), path)
     with pytest.raises(OrderError, match=message) as refusal:
-        read_order(path, ORDER.record(), find_among(IDS))
+        read_order(path, ORDER.record(), find_among(IDS), 3)
     assert str(path) in str(refusal.value)
+
+
+def test_prompts_that_were_left_out_of_an_order_are_sent_before_the_others(tmp_path: Path) -> None:
+    path = tmp_path / "order.parquet"
+    write_order(path, ORDER, IDS)
+    read = read_order(path, ORDER.record(), find_among(["new", "a", "b", "newer", "ü"]), 5)
+    assert read.permutation.tolist() == [0, 3, 4, 1, 2]
+    assert (read.method, read.parameters, read.seeds) == (ORDER.method, ORDER.parameters, ORDER.seeds)
 
 
 def test_an_order_that_is_not_the_recorded_one_is_refused(tmp_path: Path) -> None:
     write_order(tmp_path / "order.parquet", ORDER, IDS)
     with pytest.raises(OrderError, match="not the order"):
-        read_order(tmp_path / "order.parquet", Order(np.arange(3), "file").record(), find_among(IDS))
+        read_order(tmp_path / "order.parquet", Order(np.arange(3), "file").record(), find_among(IDS), 3)
 
 
 def test_a_missing_or_torn_table_is_named(tmp_path: Path) -> None:
     path = tmp_path / "order.parquet"
     with pytest.raises(OrderError, match="not readable"):
-        read_order(path, ORDER.record(), find_among(IDS))
+        read_order(path, ORDER.record(), find_among(IDS), 3)
     write_order(path, ORDER, IDS)
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(OrderError, match="not readable"):
-        read_order(path, ORDER.record(), find_among(IDS))
+        read_order(path, ORDER.record(), find_among(IDS), 3)

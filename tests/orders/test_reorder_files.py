@@ -30,8 +30,8 @@ from orderproof.orders.reorder_files import reorder_file
 from orderproof.orders.restore_files import restore_file
 from orderproof.orders.view import view_of
 from orderproof.prompts.prompt_file import read_prompts
-from orderproof.prompts.row_files import RowError
 from orderproof.prompts.tokenization import tokenize
+from orderproof.prompts.verbatim_rows import RowError
 from tests.support.routed import make_routed
 from tests.support.row_files import read_rows, write_rows
 from tests.support.tiny_tokenizer import job_of

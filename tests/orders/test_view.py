@@ -12,7 +12,7 @@ import pytest
 from orderproof.orders.order import OrderError
 from orderproof.orders.view import view_of, view_of_source
 from orderproof.prompts.source import PromptSource
-from orderproof.prompts.tokenization import TokenizedPrompts
+from orderproof.prompts.tokenization import TokenizedPrompts, Tokenizer
 
 
 def test_tokenized_prompts_are_seen_with_their_lines_labels_and_token_counts() -> None:
@@ -66,9 +66,12 @@ def test_token_ids_are_refused_as_what_they_are(prompt: list[Any]) -> None:
 
 
 def test_of_prompts_on_disk_labels_and_token_counts_are_read_where_they_are_wanted(tmp_path: Path) -> None:
-    class Words:
+    class Words(Tokenizer):
+        def __init__(self) -> None:
+            pass
+
         def __call__(self, prompts: Any) -> Any:
-            return [], [str(prompt.text).split() for prompt in prompts]
+            return [str(prompt.text) for prompt in prompts], [str(prompt.text).split() for prompt in prompts]
 
         def render(self, prompt: Any) -> str:
             return str(prompt.text)
@@ -76,7 +79,7 @@ def test_of_prompts_on_disk_labels_and_token_counts_are_read_where_they_are_want
     path = tmp_path / "prompts.jsonl"
     rows = [{"id": "a", "text": "one", "label": "x"}, {"id": "b", "text": "two words", "sampling": {"n": 3}}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tokenizer: Any = Words()
+    tokenizer = Words()
     with PromptSource(path) as source:
         view = view_of_source(source, tokenizer, labels=True, lengths=True)
         assert (list(view.ids), view.labels, view.text(0)) == (["a", "b"], ["x", None], "one")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orderproof.prompts.file_kinds import kind_of, name_of, row_word
+from orderproof.prompts.file_kinds import KINDS, kind_of, name_of, row_word
+from orderproof.prompts.row_formats import FORMATS
 
 
 @pytest.mark.parametrize(
@@ -30,3 +31,7 @@ def test_the_kind_of_a_file(name: str, kind: str | None, word: str) -> None:
 def test_an_address_keeps_its_slashes_in_messages() -> None:
     assert name_of(Path("s3://bucket/p.jsonl")) == "s3://bucket/p.jsonl"
     assert name_of(Path("/data/p.jsonl")) == "/data/p.jsonl"
+
+
+def test_each_kind_of_file_has_a_reader() -> None:
+    assert set(KINDS) == set(FORMATS)

@@ -157,7 +157,7 @@ def test_a_listener_hears_of_every_flaw_and_reading_goes_on(tmp_path: Path) -> N
     content = GOOD + b"{\n" + line(id="b", text=None) + line(text="x") + line(id="c", text="y") + b'{"id'
     kept = list(read_prompts(write(tmp_path, content), flaws.append))
     assert [p.id for p in kept] == ["a", "c"]
-    assert [(flaw.row, flaw.flaw) for flaw in flaws] == [(2, "row"), (3, "text"), (4, "id"), (6, "row")]
+    assert [(flaw.row, flaw.flaw) for flaw in flaws] == [(2, "row"), (3, "text"), (4, "id"), (6, "end")]
 
 
 @pytest.mark.parametrize("name", ["prompts.jsonl", "prompts.parquet"])

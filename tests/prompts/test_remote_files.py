@@ -20,6 +20,7 @@ from orderproof.job.spec import EngineSpec, Job
 from orderproof.prompts.prompt import PromptError
 from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.prompt_files import find_files
+from tests.support.hub import serving_hub
 from tests.support.prompt_files import GOOD, line
 
 
@@ -29,6 +30,19 @@ def job(root: Path, prompts: Any) -> Job:
 
 def ids(root: Path, prompts: Any) -> list[str]:
     return [prompt.id for prompt in read_prompts(find_files(job(root, prompts)))]
+
+
+def ids_elsewhere(root: Path, prompts: str, **environment: str) -> str:
+    """As `ids`, in a process with this environment: libraries read it when they are imported."""
+    script = (
+        "import sys, pathlib; from tests.prompts.test_remote_files import ids;"
+        "print(ids(pathlib.Path(sys.argv[1]), sys.argv[2]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(root), prompts],
+        env={**os.environ, **environment}, cwd=Path(__file__).parents[2], capture_output=True, text=True,
+    )  # fmt: skip
+    return done.stdout.strip() or done.stderr
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
@@ -125,38 +139,7 @@ def test_a_file_comes_over_https(tmp_path: Path, folder: Path) -> None:
     with serving(folder, context=context) as (address, _):
         with pytest.raises(PromptError, match=r"cannot be fetched: .*certificate"):
             ids(tmp_path, f"{address}/p.jsonl")
-        script = (
-            "import sys, pathlib; from tests.prompts.test_remote_files import ids;"
-            "print(ids(pathlib.Path(sys.argv[1]), sys.argv[2]))"
-        )
-        trusting = {**os.environ, "SSL_CERT_FILE": str(tmp_path / "ca.pem")}
-        done = subprocess.run(
-            [sys.executable, "-c", script, str(tmp_path), f"{address}/p.jsonl"],
-            env=trusting, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        assert done.stdout == "['a']\n"
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A bucket `prompts` of an S3-compatible server on this machine."""
-    server_of = pytest.importorskip("moto.server").ThreadedMotoServer
-    s3fs = pytest.importorskip("s3fs")
-    server = server_of(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "word",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():  # fmt: skip
-        monkeypatch.setenv(name, value)
-    s3fs.S3FileSystem.clear_instance_cache()
-    files = s3fs.S3FileSystem()
-    files.mkdir("prompts")
-    yield files
-    files.rm("prompts", recursive=True)
-    s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+        assert ids_elsewhere(tmp_path, f"{address}/p.jsonl", SSL_CERT_FILE=str(tmp_path / "ca.pem")) == "['a']"
 
 
 @pytest.mark.parametrize(
@@ -180,3 +163,14 @@ def test_what_a_place_needs_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(PromptError, match=r"pip install 'orderproof\[gs\]'"):
         ids(tmp_path, "gs://bucket/p.jsonl")
+
+
+@pytest.mark.parametrize("place", ["p.jsonl", "*.jsonl", ""])
+def test_files_of_a_data_set_come_from_a_hub(tmp_path: Path, folder: Path, place: str) -> None:
+    with serving_hub(folder) as address:
+        hub = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+        assert ids_elsewhere(tmp_path, f"hf://datasets/own/set/{place}", **hub) == "['a']"
+        (folder / "p.jsonl").write_bytes(line(id="b", text="x"))
+        assert ids_elsewhere(tmp_path, f"hf://datasets/own/set/{place}", **hub) == "['b']"
+        absent = ids_elsewhere(tmp_path, "hf://datasets/own/absent/p.jsonl", **hub)
+        assert "PromptError: hf://datasets/own/absent/p.jsonl: does not exist" in absent

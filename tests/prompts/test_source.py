@@ -10,10 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from orderproof.job.hashing import md5_of
+from orderproof.job.spec import GenerateSpec
 from orderproof.prompts.ids import id_key
 from orderproof.prompts.prompt import PromptError
 from orderproof.prompts.prompt_file import read_prompts
+from orderproof.prompts.request_defaults import RequestDefaults
 from orderproof.prompts.source import PromptSource
+from tests.support.tiny_tokenizer import job_of
 
 ROWS = [
     {"id": "a", "text": "one", "label": "x"},
@@ -102,3 +105,49 @@ def test_a_file_that_vanishes_is_refused(tmp_path: Path) -> None:
 
 def test_keys_of_ids_never_change() -> None:
     assert id_key("p0") == 17613450280036892301
+
+
+def tolerant(tmp_path: Path, lines: list[str], share: float) -> RequestDefaults:
+    path = jsonl(tmp_path, lines)
+    return RequestDefaults(job_of(path, tmp_path, generate=GenerateSpec(tolerated_failures=share)))
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "json"])
+def test_rows_that_are_no_prompts_keep_their_places_as_far_as_they_are_tolerated(tmp_path: Path, kind: str) -> None:
+    lines = [json.dumps(ROWS[0]), "no JSON", '{"text": "no id"}', '{"id": "b", "text": null}', json.dumps(ROWS[1])]
+    if kind == "json":
+        lines[1] = '{"id": 5.5}'
+    defaults = tolerant(tmp_path, lines, 0.6)
+    path = defaults.job.prompts_path
+    if kind == "json":
+        path = tmp_path / "prompts.json"
+        path.write_text("[" + ", ".join(lines) + "]")
+    with PromptSource(path, defaults) as source:
+        word = "line" if kind == "jsonl" else "row"
+        assert list(source.ids) == ["a", f"{word} 2", f"{word} 3", "b", "é"]
+        flaws = [prompt.flaw for prompt in source.read(range(5))]
+        assert [flaw is None for flaw in flaws] == [True, False, False, False, True]
+        assert "`text` is null" in str(flaws[3])
+        assert source.places(["b"]).tolist() == [3]
+        assert not source.is_batch_file
+
+
+def test_more_of_them_are_refused_with_the_share_that_would_do(tmp_path: Path) -> None:
+    lines = [json.dumps({"id": f"p{k}", "text": "x"}) for k in range(18)]
+    defaults = tolerant(tmp_path, ["{", *lines, "{"], 0.05)
+    with pytest.raises(PromptError, match=r"line 1: .*go on without such rows: set `tolerated_failures` to 0\.1$"):
+        PromptSource(defaults.job.prompts_path, defaults)
+
+
+def test_a_file_that_is_cut_off_is_never_tolerated(tmp_path: Path) -> None:
+    defaults = tolerant(tmp_path, [json.dumps(ROWS[0])], 1)
+    path = defaults.job.prompts_path
+    path.write_bytes(path.read_bytes() + b'{"id": "b", "te')
+    with pytest.raises(PromptError, match="the last line is cut off"):
+        PromptSource(path, defaults)
+
+
+def test_an_id_is_used_once_also_by_a_row_that_is_no_prompt(tmp_path: Path) -> None:
+    defaults = tolerant(tmp_path, [json.dumps(ROWS[0]), '{"id": "a", "text": null}'], 1)
+    with pytest.raises(PromptError, match=r"line 2 .*duplicate id, first on line 1"):
+        PromptSource(defaults.job.prompts_path, defaults)

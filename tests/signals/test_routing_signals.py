@@ -14,7 +14,7 @@ from orderproof.job.spec import OrderSpec
 from orderproof.routing.experts import frequencies
 from orderproof.routing.routes_writer import write_routes
 from orderproof.signals import registry
-from orderproof.signals.prediction import features_of
+from orderproof.signals.predictor import features_of
 from orderproof.signals.predictor_file import predictor_of
 from orderproof.signals.registry import SignalError
 from orderproof.signals.served_model import ServedModel

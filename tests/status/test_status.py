@@ -31,7 +31,7 @@ from tests.support.trial_maker import make_job, make_trial, trial_folder
 
 KEYS = {
     "schema_version", "job", "prompts", "model", "order", "lossy_k0", "runs", "trials", "attempts", "alpha_left", "toy",
-    "checkpoint", "active", "streamed", "incomplete", "problems",
+    "checkpoint", "active", "streamed", "savings", "incomplete", "problems",
 }  # fmt: skip
 
 

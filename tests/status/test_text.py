@@ -30,6 +30,7 @@ def make_status(**changes: Any) -> JobStatus:
         "checkpoint": None,
         "active": None,
         "streamed": False,
+        "savings": None,
         "incomplete": [],
         "problems": [],
     }

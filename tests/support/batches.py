@@ -26,6 +26,7 @@ from orderproof.job.spec import EngineSpec, Job
 from orderproof.orders.registry import make_order
 from orderproof.prompts.openai_body import CHAT, COMPLETIONS
 from orderproof.prompts.prompt import Prompt
+from orderproof.prompts.tokenization import Tokenizer
 from orderproof.reproduce import story as reproduce_story
 from orderproof.reproduce.record import Reproduction, write_newest
 from orderproof.runs.promotion import write_promotion
@@ -41,8 +42,11 @@ LABELS = 7
 TRIAL = "20261129T144640Z-3f9a"
 
 
-class Bytes:
+class Bytes(Tokenizer):
     """A tokenizer that loads in no time."""
+
+    def __init__(self) -> None:
+        """It needs no job."""
 
     def __call__(self, prompts: Sequence[Prompt]) -> tuple[list[str], list[list[int]]]:
         texts = [self.render(prompt) for prompt in prompts]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from orderproof.engines.protocol import Completion, EngineInfo, Failure, Figures, Output, Request, Steps
+from orderproof.engines.protocol import Completion, EngineInfo, Failure, Output, PassStats, Request, Steps
 from orderproof.job.model import ModelFacts, MoeFacts
 from orderproof.prompts.tokenization import TokenizedPrompts
 
@@ -67,7 +67,7 @@ class FakeEngine:
         sampling: Mapping[str, Any],
         sink: Callable[[Output | Failure], None],
         watch: Callable[[Steps], None] | None = None,
-    ) -> Figures:
+    ) -> PassStats:
         asked = list(requests)
         trouble = self._trouble(len(self.sent))
         for place, request in enumerate(asked):
@@ -82,7 +82,7 @@ class FakeEngine:
         self.sent.append([request.number for request in asked])
         self.salts.append({request.cache_salt for request in asked})
         steps = -(-len(asked) // BATCH) * 16
-        return Figures(
+        return PassStats(
             wall_s=(1 + 0.001 * len(self.sent)) * trouble.wall,
             step_ms=np.full(steps, STEP_MS, np.float32),
             running=np.full(steps, BATCH, np.int32),

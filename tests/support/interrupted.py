@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from orderproof.engines.client import VllmEngine
-from orderproof.engines.protocol import EngineInfo, Failure, Figures, Output, Request, Steps
+from orderproof.engines.protocol import EngineInfo, Failure, Output, PassStats, Request, Steps
 
 SENT_BEFORE = 64  # more than an engine holds, so that it has work when something happens
 
@@ -34,7 +34,7 @@ class Interrupted:
         sampling: Mapping[str, Any],
         sink: Callable[[Output | Failure], None],
         watch: Callable[[Steps], None] | None = None,
-    ) -> Figures:
+    ) -> PassStats:
         happened = threading.Event()
 
         def count(answer: Output | Failure) -> None:
@@ -53,8 +53,8 @@ class Interrupted:
                 yield request
 
         is_single = isinstance(self.engine, VllmEngine)  # replicas are never sent more than they have room for
-        figures: Figures = self.engine.run(held_back() if is_single else requests, sampling, count, watch)
-        return figures
+        stats: PassStats = self.engine.run(held_back() if is_single else requests, sampling, count, watch)
+        return stats
 
 
 def kill(engine: Any) -> None:

@@ -116,7 +116,7 @@ def without_trackers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DVC_STAGE", raising=False)
     monkeypatch.setattr("orderproof.runs.recorder.send_run", lambda *_: "run-1")
     monkeypatch.setattr("orderproof.runs.dvc.run_dvc", run_dvc)
-    monkeypatch.setattr("orderproof.measure.figures.draw", lambda *_: None)
+    monkeypatch.setattr("orderproof.measure.pictures.draw", lambda *_: None)
 
 
 def edit_params(job: Job) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orderproof.engines.protocol import Completion, EngineInfo, Failure, Figures, Output, Request, Steps
+from orderproof.engines.protocol import Completion, EngineInfo, Failure, Output, PassStats, Request, Steps
 from orderproof.outputs.passes import CANDIDATE
 
 TOUCHED_BY_A_TOKEN = 0.06
@@ -47,7 +47,7 @@ class QueueEngine:
         sampling: Mapping[str, Any],
         sink: Callable[[Output | Failure], None],
         watch: Callable[[Steps], None] | None = None,
-    ) -> Figures:
+    ) -> PassStats:
         asked, began_s = list(requests), self.clock_s
         self.runs += 1
         prompts = np.array([request.token_ids[0] // self.tokens_per_prompt for request in asked])
@@ -74,7 +74,7 @@ class QueueEngine:
                 completion = Completion([asked[k].number] * int(generated[k]), "text", "stop")
                 sink(Output(asked[k].number, (completion,), 0, float(admitted[k]), self.clock_s - began_s))
             running = running[left[running] > 0]
-        return Figures(
+        return PassStats(
             wall_s=self.clock_s - began_s,
             step_ms=np.array(step_ms, np.float32),
             running=np.array(counts, np.int32),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orderproof.engines.protocol import Completion, EngineInfo, Failure, Figures, Output, Request, Steps
+from orderproof.engines.protocol import Completion, EngineInfo, Failure, Output, PassStats, Request, Steps
 from orderproof.job.spec import BATCHED_TOKENS
 from orderproof.routing.replay import SimRequest, StepChunk, replay
 from orderproof.routing.route_source import RouteSource
@@ -67,7 +67,7 @@ class ReplayEngine:
         sampling: Mapping[str, Any],
         sink: Callable[[Output | Failure], None],
         watch: Callable[[Steps], None] | None = None,
-    ) -> Figures:
+    ) -> PassStats:
         collected: list[Steps] = []
         replayed = _Pass(self._source, self._settings, sampling, sink)
         slower = float(np.exp(self._noise.normal(0.0, self._settings.noise_sd)))
@@ -78,7 +78,7 @@ class ReplayEngine:
             replayed.answer(chunk, np.concatenate([[self._clock_s], ends_s]), start_s)
             self._clock_s = float(ends_s[-1])
             (watch or collected.append)(Steps(ms.astype(np.float32), chunk.running, chunk.waiting))
-        return Figures(
+        return PassStats(
             wall_s=self._clock_s - start_s,
             step_ms=np.concatenate([np.empty(0, np.float32), *(steps.ms for steps in collected)]),
             running=np.concatenate([np.empty(0, np.int32), *(steps.running for steps in collected)]),

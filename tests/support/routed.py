@@ -16,7 +16,7 @@ from orderproof.prompts.prompt_file import read_prompts
 from orderproof.prompts.tokenization import tokenize
 from orderproof.routing.routes import Routes, RoutesRecord, text_digest
 from orderproof.routing.routes_writer import write_routes
-from orderproof.signals.prediction import Predictor, fit
+from orderproof.signals.predictor import Predictor, fit
 from orderproof.signals.predictor_file import write_predictor
 from orderproof.signals.served_model import ROUTES_FILE, ServedModel, predictor_path
 from tests.support.checkpoint_file import save_tensors

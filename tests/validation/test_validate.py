@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from orderproof.job.spec import EngineSpec, Job, JobError, OrderSpec
+from orderproof.job.spec import EngineSpec, GenerateSpec, Job, JobError, OrderSpec
 from orderproof.prompts.prompt import PromptError
 from orderproof.prompts.tokenization import TokenizedPrompts
 from orderproof.validation.validate import ValidationFailed, validate_outputs, validate_prompts
@@ -93,7 +93,44 @@ def test_valid_prompts_come_back_tokenized_and_the_findings_are_kept(validate: A
     assert found["prompt_tokens"] == int(prompts.offsets[-1])
     assert found["great_expectations"]["success"] is True
     assert all(check["success"] for check in found["checks"])
-    assert "7 of 7 expectations" in page(tmp_path / "found")
+    assert "8 of 8 expectations" in page(tmp_path / "found")
+
+
+FLAWED = [b"{\n", row("no text", None), {"text": "no id"}, row("long", "x" * MODEL_TOKENS),
+          row("refused", [{"role": "tool", "content": "x"}])]  # fmt: skip
+
+
+def tolerating(share: float) -> GenerateSpec:
+    return GenerateSpec(tolerated_failures=share)
+
+
+@pytest.mark.parametrize("flawed", FLAWED)
+def test_as_many_bad_rows_as_are_tolerated_are_left_out_and_named(
+    validate: Any, tmp_path: Path, flawed: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [row(k) for k in range(9)]
+    prompts = validate([*rows[:4], flawed, *rows[4:]], generate=tolerating(0.1))
+    assert prompts.ids == [str(k) for k in range(9)]
+    assert prompts.lines.tolist() == [1, 2, 3, 4, 6, 7, 8, 9, 10]
+    assert prompts.rows_left_out == 1
+    found = kept(tmp_path / "found")
+    assert (found["valid"], found["prompts"], found["left_out"]) == (True, 9, 1)
+    assert "1 of 10 lines are left out, and `tolerated_failures` under `generate` in params.yaml is 0.1" in caplog.text
+    assert re.search(r"left out: .*line 5", caplog.text)
+    assert "left out: 1" in _Words(page(tmp_path / "found")).text
+
+
+def test_more_bad_rows_than_are_tolerated_are_refused_with_the_share_that_would_do(validate: Any) -> None:
+    rows = [*FLAWED[:2], *(row(k) for k in range(18))]
+    message = refusal(validate, rows, generate=tolerating(0.05))
+    assert message.endswith("set `tolerated_failures` to 0.1: now, `tolerated_failures` under `generate` in "
+                            "params.yaml is 0.05")  # fmt: skip
+    assert len(validate(rows, generate=tolerating(0.1))) == 18
+
+
+def test_what_is_wrong_with_a_file_is_never_tolerated(validate: Any) -> None:
+    for rows in ([row("a"), b'{"id": "b", "te'], [row("a"), row("a")], [], [b"{\n"]):
+        assert "tolerated" not in refusal(validate, rows, generate=tolerating(1))
 
 
 def test_one_single_prompt_is_valid(validate: Any) -> None:
@@ -112,7 +149,7 @@ def test_one_single_prompt_is_valid(validate: Any) -> None:
         ([row("a"), {"id": "b"}, row("c", "")],
          ["no text (2 of 3): line 2 (id 'b'), has no `text`; there are 'id'; line 3 (id 'c'), `text` is empty"]),
         ([row("a"), {"text": "x"}], ["no id (1 of 2): line 2, has no `id`"]),
-        ([row("a"), b'{"id": "b", "te'], ["not a prompt (1 of 2): line 2, the last line is cut off"]),
+        ([row("a"), b'{"id": "b", "te'], ["cut off (1 of 2): line 2, the last line is cut off"]),
         ([row("a"), b'{"id": "b", "text": "caf\xe9"}\n'],
          ["not a prompt (1 of 2): line 2, byte 0xe9", "iconv -f latin1"]),
         ([row("a"), row("b", "x\0")], ["not a prompt (1 of 2): line 2 (id 'b'), `text` holds a NUL"]),

@@ -5,6 +5,7 @@ generates is a function of its prompt's tokens alone, so a test can tell a lost,
 takes STANDIN_STEP_MS milliseconds, SLOWER times as long on STANDIN_SLOW_DEVICE, and STANDIN_KIND_MS more for each kind
 of prompt in the batch (its last token), so that order pays. STANDIN_LOG names a file that is told each finished
 request, STANDIN_STEPS one that is told process and time of each step, STANDIN_ARGS one that is told the EngineArgs.
+A prompt that ends with the token STANDIN_POISON kills the process that runs it.
 With STANDIN_DRIFT=k about every k-th output is another one from its fourth token on; STANDIN_VERSION is the version.
 Its one layer has a router: while another routing is in place of its own, every output is another one from there on.
 """

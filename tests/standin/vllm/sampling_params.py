@@ -25,3 +25,8 @@ class SamplingParams:
     def __init__(self, **fields: object) -> None:
         self.max_tokens = fields.get("max_tokens", 16)
         self.n = fields.get("n", 1)
+        self.structured_outputs = None
+
+    def verify(self, *_: object) -> None:
+        if self.max_tokens is not None and self.max_tokens > 999:
+            raise ValueError(f"max_tokens {self.max_tokens} is too many")

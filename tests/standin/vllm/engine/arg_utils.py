@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 
 @dataclasses.dataclass
@@ -21,3 +22,6 @@ class EngineArgs:
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     enable_expert_parallel: bool = False
+
+    def create_engine_config(self) -> SimpleNamespace:
+        return SimpleNamespace(model_config=None, speculative_config=None, structured_outputs_config=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import time
 import zlib
 from collections import deque
@@ -51,6 +52,7 @@ class LLMEngine:
         self.log = open(os.environ["STANDIN_LOG"], "ab", buffering=0) if "STANDIN_LOG" in os.environ else None  # noqa: SIM115
         self.step_s, self.kind_s = (float(os.environ.get(f"STANDIN_{of}_MS", "0")) / 1000 for of in ("STEP", "KIND"))
         self.steps = os.environ.get("STANDIN_STEPS")
+        self.poison = int(os.environ.get("STANDIN_POISON", "-1"))
         is_held = os.environ.get("CUDA_VISIBLE_DEVICES") == os.environ.get("STANDIN_HELD_DEVICE", "none")
         self.held = os.environ.get("STANDIN_HELD") if is_held else None  # it steps once this file is gone
         if "STANDIN_ARGS" in os.environ:
@@ -96,6 +98,8 @@ class LLMEngine:
             request = self.waiting.popleft()
             request[3] = time.monotonic()
             self.running.append(request)
+        if self.poison in {request[4] for request in self.running}:
+            os.kill(os.getpid(), signal.SIGKILL)
         self.runner._prepare_inputs(SimpleNamespace(num_scheduled_tokens={}))
         self._pass_time()
         for request in self.running:

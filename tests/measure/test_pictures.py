@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.image import imread
 
 from orderproof.measure.breakdown import pair_gains
-from orderproof.measure.evaluate import judge, table_of
-from orderproof.measure.figures import draw, pictures
-from orderproof.measure.throughput_figure import slice_minutes
+from orderproof.measure.evaluate import judge, slice_table
+from orderproof.measure.pictures import draw, pictures
+from orderproof.measure.throughput_picture import slice_minutes
 from orderproof.outputs.passes import CANDIDATE, CONTROL, SHUFFLED
 from orderproof.runs.style import COLOURS, DPI, MARKS, WIDTH_IN
 from tests.support.trial_maker import make_trial
@@ -55,7 +55,7 @@ def test_every_pair_is_a_dot_in_its_clusters_row(tmp_path: Path) -> None:
     (axes,) = pictures(trial, verdict)["gain"].axes
     dots = [line for line in axes.lines if line.get_marker() in ("o", "<", ">") and len(line.get_xdata())]
     assert sum(len(line.get_xdata()) for line in dots) == 30
-    table = table_of(trial)
+    table = slice_table(trial)
     shown = np.sort(np.concatenate([line.get_xdata() for line in dots if line.get_marker() == "o"]))
     assert np.isin(shown.round(6), (100 * pair_gains(table)).round(6).ravel()).all()
     rows = [label.get_text() for label in axes.get_yticklabels()]

@@ -9,7 +9,7 @@ import pytest
 
 from orderproof.routing.routes import Routes, frequency_matrix
 from orderproof.routing.routes_writer import write_routes
-from orderproof.signals.prediction import features_of, fit, probabilities
+from orderproof.signals.predictor import features_of, fit, probabilities
 from orderproof.signals.predictor_file import predictor_of
 from orderproof.signals.registry import SignalError
 from tests.support.routed import EXPERTS, LAYERS, TOP_K, Routed, fitted, make_routed

@@ -8,7 +8,7 @@ import numpy as np
 
 from orderproof.measure.breakdown import GroupGain, gains_by_group, pair_gains
 from orderproof.measure.estimator import Floats
-from orderproof.measure.evaluate import table_of
+from orderproof.measure.evaluate import slice_table
 from orderproof.measure.trial_store import Trial
 from orderproof.measure.verdict import Rule, Verdict
 from orderproof.runs.style import BAND, COLOURS, FAINT, INK, new_figure, title_above
@@ -26,7 +26,7 @@ def draw_pairs(trial: Trial, verdict: Verdict) -> Figure | None:
     """Pairs by cluster; None where there is no interval."""
     if verdict.gain is None or verdict.gain_low is None or verdict.gain_high is None:
         return None
-    table = table_of(trial)
+    table = slice_table(trial)
     groups, gains = gains_by_group(table, trial.manifest.slices.labels), 100 * pair_gains(table)
     figure, axes = new_figure(2.3 + ROW_IN * len(groups))
     low, gain, high = 100 * verdict.gain_low, 100 * verdict.gain, 100 * verdict.gain_high

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orderproof.job.files import atomic_file
-from orderproof.measure.agreement_figure import draw_agreement
-from orderproof.measure.pairs_figure import draw_pairs
-from orderproof.measure.throughput_figure import draw_throughput
+from orderproof.measure.agreement_picture import draw_agreement
+from orderproof.measure.pairs_picture import draw_pairs
+from orderproof.measure.throughput_picture import draw_throughput
 from orderproof.measure.trial_records import Manifest
 from orderproof.measure.trial_store import Trial
 from orderproof.measure.verdict import Verdict
