@@ -46,7 +46,7 @@ test: install lint types  ## lint, types, unit tests, simulation, end to end on 
 test-long: install  ## what does not fit into `make test`
 	$(BIN)/python -m pytest -m long --timeout 3600
 
-bench: install  ## ways to order beside the published recipe and the greedy oracle; what ordering costs; 80 minutes
+bench: install  ## ways to order beside the published recipe and the greedy oracle; what ordering costs; 120 minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r infra/locks/bench.txt
 	@test -d .dvc || $(BIN)/dvc init $(if $(wildcard .git),,--no-scm) --quiet
 	$(BIN)/dvc repro --quiet demo-model@moe

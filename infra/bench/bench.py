@@ -10,7 +10,7 @@ The published recipe is a sentence embedding, 16 clusters, and the prompts sorte
 embeddings, because the study's own needs a hub. The oracle adds the prompt that brings the fewest new experts, by the
 real routes: a yardstick. `observed` knows these routes too: it is for the same prompts again.
 
-    python infra/bench/bench.py                                    # 80 minutes on 2 cores, 15 less if routes are there
+    python infra/bench/bench.py                                    # 120 minutes on 2 cores, 15 less if routes are there
     python infra/bench/bench.py --blocks 0 --prompts               # by simulation alone, once routes are captured
 """
 
@@ -31,8 +31,9 @@ MIXES = {
     "six-domains": ["make_prompts.py", "six-domains"],
     "chat": ["make_chat.py", "768"],
 }
-# So that intervals are within ± 3 points for `six-domains`, and within ± 1.5 for the harder mix, where gains are small.
-BLOCKS = {"six-domains": 5, "chat": 8}
+# So that intervals are within ± 3 points for `six-domains`, and within ± 1.5 for the harder mix, where gains are small, also
+# in a noisy hour of a shared machine.
+BLOCKS = {"six-domains": 8, "chat": 16}
 LARGE = "chat-large"
 ORDERS = {
     "label": "true labels",
