@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from orderproof.engines.admission import AdmissionLog
 from orderproof.engines.protocol import Engine, EngineError, Failure, Output, PassStats, Request
+from orderproof.engines.replicas import AHEAD_BATCHES
 from orderproof.engines.requests import ASSUMED_TOKENS, BYTES_PER_TOKEN
 from orderproof.generate.checkpoint import Checkpoint, open_checkpoint
 from orderproof.generate.checkpoint_folder import FOLDER
@@ -250,8 +251,9 @@ def generate(
         elif len(first):
             run(first)
     except EngineError as error:
-        suspects.add(list(in_flight))
-        raise _with_prompts(error, list(in_flight.values()), log_text=log_text) from None
+        had = _taken_by_engines(batch.job, in_flight)
+        suspects.add(list(had))
+        raise _with_prompts(error, list(had.values()), log_text=log_text) from None
     for group in list(suspects.groups):
         places = np.array(group, np.int64)
         unanswered = places[~batch.checkpoint.done[places]]  # a kill may have come in the midst of a group
@@ -271,6 +273,12 @@ def generate(
     if batch.job.engine.replicas == 1 and not batch.job.engine.server:
         generated.inversions = admissions.inversions
     return generated
+
+
+def _taken_by_engines(job: Job, in_flight: dict[int, _Sent]) -> dict[int, _Sent]:
+    """The requests that an engine can have taken: those sent after them were still on their way to it."""
+    room = AHEAD_BATCHES * job.engine.max_num_seqs * job.engine.replicas
+    return dict(itertools.islice(list(in_flight.items()), room))
 
 
 def _with_prompts(error: EngineError, in_flight: list[_Sent], *, log_text: bool) -> EngineError:

@@ -128,7 +128,10 @@ def test_rows_that_the_engine_refuses_count_with_those_that_cannot_be_read(job: 
 
 def test_rows_whose_sampling_vllm_refuses_are_left_out_too(job: Job, tmp_path: Path) -> None:
     write_rows(job.prompts_path, {7: {"id": "p7", "text": "x", "sampling": {"max_tokens": 1000}}})
-    job = edit_job(job, engine={**job.engine.model_dump(exclude_defaults=True), "args": {"max_num_seqs": 16, "max_model_len": 2000}})
+    job = edit_job(
+        job,
+        engine={**job.engine.model_dump(exclude_defaults=True), "args": {"max_num_seqs": 16, "max_model_len": 2000}},
+    )
     prompts = validate_settings(job, validate_prompts(job, tmp_path / "found"))
     assert prompts.ids == [f"p{k}" for k in range(PROMPTS) if k != 7]
     assert prompts.rows_left_out == 1
