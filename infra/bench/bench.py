@@ -31,8 +31,8 @@ MIXES = {
     "six-domains": ["make_prompts.py", "six-domains"],
     "chat": ["make_chat.py", "768"],
 }
-# So that intervals are within ± 3 points for `six-domains`, and within ± 1.5 for the harder mix, where gains are small, also
-# in a noisy hour of a shared machine.
+# So that intervals are within ± 3 points for `six-domains`, and within ± 1.5 for the harder mix, where gains are small,
+# also in a noisy hour of a shared machine.
 BLOCKS = {"six-domains": 8, "chat": 16}
 LARGE = "chat-large"
 ORDERS = {
