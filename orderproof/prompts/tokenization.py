@@ -48,7 +48,7 @@ class TokenizedPrompts:
     def left_out_lines(self) -> tuple[str, ...]:
         """What a record says of rows that were left out; empty: none were."""
         rows = self.rows_left_out
-        return (f"left out: {rows} rows that cannot be used; the page about the prompts lists them",) if rows else ()
+        return (f"left out: {rows} rows that cannot be used: `orderproof validate` names them",) if rows else ()
 
     @property
     def lengths(self) -> np.ndarray:

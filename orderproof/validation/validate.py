@@ -171,7 +171,7 @@ def _conclude(
 ) -> None:
     """Write the findings, and raise if a check failed."""
     lines = [f"{source}: {finding.message(report.rows, word)}" for finding in report.failures]
-    message = "\n".join(lines) + (f" {remedy}" if lines and remedy else "")
+    message = "\n".join(lines) + (f". {remedy}" if lines and remedy else "")
     results = checks.write_findings(folder, stem, about, message, report)
     if message:
         raise ValidationFailed(message, results)

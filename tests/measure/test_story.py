@@ -125,7 +125,7 @@ def test_rows_that_were_left_out_stand_with_the_verdict_and_the_trial_in_the_led
 ) -> None:
     usable = replace(prompts_of(mixed(SIZE)), rows_left_out=2)
     run = measure(job, run_with=surroundings.steps(validate=lambda _: usable))
-    assert "left out: 2 rows that cannot be used; the page about the prompts lists them" in run.lines
+    assert "left out: 2 rows that cannot be used: `orderproof validate` names them" in run.lines
     (entry,) = ledger.read(job.data_dir / ledger.FILE)
     (trial,) = read_trials(job.paths.verb_dir("measure"))
     assert (entry.run, entry.question, entry.attempt) == (run.id, trial.manifest.question, 1)
