@@ -65,6 +65,8 @@ def _savings_table(what: str, rows: Mapping[str, Savings]) -> list[str]:
 def _paid_back(row: Savings) -> str:
     if not row.trials:
         return "not measured"
+    if not row.generations:
+        return "no run in a promoted order"
     return "has paid for its trials" if row.paid_back else "has not paid for its trials yet"
 
 
