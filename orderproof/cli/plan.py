@@ -28,7 +28,7 @@ commands = typer.Typer()
 def plan(job: NameOrAll = None, params: Params = PARAMS, as_json: Json = False) -> None:
     """Before spending: what an order could gain for a job, which one to measure, or why not. Without JOB: every job."""
     if job is None:
-        status(None, params, as_json)
+        status(None, params, as_json=as_json)
         return
     from rich.console import Console
 

@@ -86,6 +86,11 @@ def entry_of(job: Job, run: Run) -> Entry | None:
     )
 
 
+def shows_something_new(run: Run) -> bool:
+    """Whether a picture changes: a refusal, or a run that found everything generated, ends before it would be drawn."""
+    return run.figure("gain") is not None or bool(run.figure("generated"))
+
+
 def add(job: Job, run: Run) -> None:
     """Append a run's line, unless it is there. A line is on disk before this returns.
 

@@ -75,7 +75,8 @@ def keep(job: Job, run: Run, presentation: Presentation) -> Run:
         write_run(job, run)
     with collect_warnings(notes, "the ledger lacks this run"):
         ledger.add(job, run)
-        draw_ledger(job, folder.parents[1] / LEDGER_PICTURE)
+        if ledger.shows_something_new(run):
+            draw_ledger(job, folder.parents[1] / LEDGER_PICTURE)
     with collect_warnings(notes, f"MLflow does not have all runs yet: `orderproof log {job.name}`"):
         run = send(job, run, presentation)
     return run.with_notes(*notes)

@@ -27,6 +27,7 @@ from tests.support.batches import (
     generated_places,
     make_project,
     outputs,
+    reproduce,
 )
 
 pytestmark = pytest.mark.usefixtures("no_tracker")
@@ -99,6 +100,11 @@ def test_new_prompts_with_bad_rows_among_them_are_put_into_the_promoted_order(jo
     write_rows(job.prompts_path, BAD)
     generate(job)
     assert_complete(job)
+
+
+def test_a_reproduction_finds_bad_rows_as_they_were(job: Job) -> None:
+    generate(job)
+    assert reproduce(job).answer == "reproduced"
 
 
 def test_a_stream_goes_on_after_a_bad_row(job: Job, tmp_path: Path) -> None:

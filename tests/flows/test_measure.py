@@ -61,6 +61,7 @@ def project(root: Path) -> Job:
 def common(run: Run) -> dict[str, Any]:
     return {
         **run.model_dump(mode="json", exclude=DIFFERS),
+        "figures": [figure for figure in run.figures if figure.name != "measured_s"],
         "files": list(run.files),
         "notes": [note.split(":")[0] for note in run.notes],
     }

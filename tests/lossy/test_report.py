@@ -62,7 +62,7 @@ def test_its_run_says_lossy_first_and_promotes_nothing(job: Job, tmp_path: Path)
     assert (basis["dataset_md5"], basis["model_fingerprint"], basis["toy"]) == ("md5", MOE.fingerprint, True)
     assert not job.data_dir.exists()
     text = Reader(run_page(run, tmp_path)).text
-    assert text.index("LOSSY") < text.index("PassStats")
+    assert text.index("LOSSY") < text.index("Figures")
     assert "k0 = 2" in text
 
 
