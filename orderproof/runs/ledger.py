@@ -79,7 +79,7 @@ def entry_of(job: Job, run: Run) -> Entry | None:
         price_per_hour=job.reporting.price_per_hour,
         currency=job.reporting.currency,
         model=run.basis.model_fingerprint or "",
-        engine=run.basis.versions.get("vllm", ""),
+        engine=run.basis.versions.get("engine_vllm") or run.basis.versions.get("vllm", ""),  # a trial also has ours
         prompts=run.basis.dataset_md5 or "",
         toy=run.basis.toy,
         **(of_generation if run.verb == "generate" else of_trial),

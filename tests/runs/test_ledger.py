@@ -59,6 +59,14 @@ def test_each_run_is_a_line_with_its_evidence(job: Job) -> None:
         assert len(list(csv.DictReader(lines))) == 2
 
 
+@pytest.mark.parametrize("versions", [{"vllm": "1.2"}, {"engine_vllm": "1.2", "orderproof": "0"}])
+def test_the_engine_is_its_version(job: Job, versions: dict[str, str]) -> None:
+    run = trial()
+    entry = entry_of(job, run.model_copy(update={"basis": run.basis.model_copy(update={"versions": versions})}))
+    assert entry is not None
+    assert entry.engine == "1.2"
+
+
 def test_other_verbs_are_not_in_it(job: Job) -> None:
     assert entry_of(job, run_of("plan", TRIAL, "measure", {})) is None
     add(job, run_of("plan", TRIAL, "measure", {}))
