@@ -45,7 +45,7 @@ pytestmark = pytest.mark.timeout(600)
 PROMPTS, STEP_MS = 600, 20  # 300 steps: some seconds in which things can happen
 NIGHTLY, WEEKLY = "generate-outputs/{}-nightly", "measure-order/{}-weekly"
 FIRST, SECOND, CLONED = "six-domains", "one-domain", "cloned"
-FEW = 160  # prompts of the job that is measured
+FEW = 400  # prompts of the job that is measured
 DVC = (sys.executable, "-m", "dvc")
 
 
@@ -161,7 +161,7 @@ def test_a_run_comes_by_its_schedule_and_leaves_outputs_and_artifacts(project: S
     assert (ended.state.type.value, ended.auto_scheduled) == ("COMPLETED", True), ended.state.message
     assert output_ids(project.job(FIRST)) == [f"p{k}" for k in range(PROMPTS)]
     assert artifacts(project, run) == {
-        f"progress-prompts-{FIRST}": "progress", f"generate-{FIRST}": "markdown", f"generate-page-{FIRST}": "link",
+        f"progress-prompts-{FIRST}": "progress", f"generate-{FIRST}": "markdown", f"generate-page-{FIRST}": "markdown",
     }  # fmt: skip
     (record,) = read_runs(project.job(FIRST), "generate")
     assert (record.prefect_run, count(record, "generated", "failed")) == (str(run), (PROMPTS, 0))
