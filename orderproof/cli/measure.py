@@ -110,7 +110,7 @@ def validate(
     as_json: Json = False,
 ) -> None:
     """Check a job's prompts as `measure` would, and its settings, and spend nothing."""
-    from orderproof.validation.validate import validate_prompts, validate_settings
+    from orderproof.validation.validate import LEFT_OUT, validate_prompts, validate_settings
 
     checked = checked_job(params, job)
     log_to_standard_error()
@@ -122,5 +122,6 @@ def validate(
     answer = {"job": job, "valid": True, "prompts": len(prompts), "prompt_tokens": tokens,
               "left_out": prompts.rows_left_out, "folder": str(folder), "notices": list(prompts.notices)}  # fmt: skip
     valid = f"{checked.prompts_name}: {len(prompts)} prompts, {tokens} tokens, all valid"
-    lines = [valid, *prompts.left_out_lines, f"report: {folder / 'validation'}"]
+    left_out = [notice for notice in prompts.notices if notice.startswith(LEFT_OUT)]
+    lines = [valid, *left_out, f"report: {folder / 'validation'}"]
     print_answer(answer, as_json, lines)

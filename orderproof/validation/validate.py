@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SHOWN_REFUSALS = 10  # of settings, in a message
+LEFT_OUT = "left out: "  # begins a notice about single rows
 
 
 class ValidationFailed(OrderproofError):
@@ -69,7 +70,7 @@ def validate_prompts(job: Job, folder: Path) -> TokenizedPrompts:
         left_out = int((~usable).sum())
         if usable.any() and tolerates(job, left_out, len(frame)):
             notices.append(f"{path}: {left_out} of {len(frame)} {word}s are left out, and {tolerance(job)}")
-            notices += [f"left out: {finding.message(report.rows, word)}" for finding in report.failures]
+            notices += [f"{LEFT_OUT}{finding.message(report.rows, word)}" for finding in report.failures]
             report = checks.run_suite("prompts", frame[usable], suite)
             prompts = prompts.take(np.flatnonzero(np.isin(prompts.lines, frame.index[usable])))
             prompts = dataclasses.replace(prompts, rows_left_out=left_out)
@@ -77,8 +78,7 @@ def validate_prompts(job: Job, folder: Path) -> TokenizedPrompts:
             remedy = f"To go on without such {word}s, {sufficient(left_out, len(frame))}: now, {tolerance(job)}"
     about |= {"prompts": len(prompts), "prompt_tokens": int(prompts.offsets[-1]), "notices": notices}
     about |= {"left_out": prompts.rows_left_out}
-    for notice in notices:
-        logger.warning(notice)
+    _log(job, notices)
     _conclude(folder, "validation", about, report, path, word, remedy)
     return dataclasses.replace(prompts, notices=tuple(notices))
 
@@ -101,9 +101,9 @@ def validate_settings(job: Job, prompts: TokenizedPrompts) -> TokenizedPrompts:
         EngineError: `engine.command` does not start, or has no vLLM.
     """
     if job.engine.server:
-        return _with_notices(prompts, "engine and sampling are not checked: the server has its own vLLM")
+        return _with_notices(job, prompts, "engine and sampling are not checked: the server has its own vLLM")
     if not job.engine.command and importlib.util.find_spec("vllm") is None:
-        return _with_notices(prompts, "engine.args and sampling are not checked: there is no vLLM here")
+        return _with_notices(job, prompts, "engine.args and sampling are not checked: there is no vLLM here")
     rows = zip(prompts.lines.tolist(), prompts.ids, prompts.samplings, strict=True)
     refusals = check_settings(job, rows)
     if not refusals:
@@ -119,13 +119,19 @@ def validate_settings(job: Job, prompts: TokenizedPrompts) -> TokenizedPrompts:
         remedy = f"To go on without such {word}s, {sufficient(left_out, total)}: now, {tolerance(job)}"
         raise ValidationFailed("\n".join([*shown, *more, remedy]), _as_json(refusals))
     kept = dataclasses.replace(prompts.take(np.flatnonzero(~refused)), rows_left_out=left_out, notices=prompts.notices)
-    return _with_notices(kept, *(f"left out: {line}" for line in [*shown, *more]))
+    return _with_notices(job, kept, *(f"{LEFT_OUT}{line}" for line in [*shown, *more]))
 
 
-def _with_notices(prompts: TokenizedPrompts, *notices: str) -> TokenizedPrompts:
-    for notice in notices:
-        logger.warning(notice)
+def _with_notices(job: Job, prompts: TokenizedPrompts, *notices: str) -> TokenizedPrompts:
+    _log(job, notices)
     return dataclasses.replace(prompts, notices=(*prompts.notices, *notices))
+
+
+def _log(job: Job, notices: Sequence[str]) -> None:
+    """Prefect gets what is logged, so words about single rows, which may quote them, only where the owner allows it."""
+    for notice in notices:
+        if job.reporting.log_text or not notice.startswith(LEFT_OUT):
+            logger.warning(notice)
 
 
 def _as_json(refusals: Sequence[Refusal]) -> dict[str, Any]:

@@ -116,7 +116,8 @@ def test_as_many_bad_rows_as_are_tolerated_are_left_out_and_named(
     found = kept(tmp_path / "found")
     assert (found["valid"], found["prompts"], found["left_out"]) == (True, 9, 1)
     assert "1 of 10 lines are left out, and `tolerated_failures` under `generate` in params.yaml is 0.1" in caplog.text
-    assert re.search(r"left out: .*line 5", caplog.text)
+    assert re.search(r"left out: .*line 5", prompts.notices[-1])
+    assert "line 5" not in caplog.text, "log lines reach Prefect"
     assert "left out: 1" in _Words(page(tmp_path / "found")).text
 
 
